@@ -1,0 +1,1 @@
+"""Classifiers: every nanosecond of every GPU to one cause."""

@@ -1,0 +1,111 @@
+"""Interval algebra on frames with `start_ns` and `end_ns`: cutting one set by another, and who is open when.
+
+Everything here is a sort and a cumulative sum, O(n log n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+
+def cut(intervals: pl.DataFrame, spans: pl.DataFrame, *, keep: Sequence[str] = ()) -> pl.DataFrame:
+    """The parts of `intervals` inside `spans`.
+
+    ::
+
+        intervals   |-----a-----|   |--b--|
+        spans          |---0---||---1---|
+        result         |---a---||a| |-b-|
+
+    `spans` are disjoint and sorted. An interval that lies in several spans gives one row a span; the columns of `intervals` stay,
+    `keep` names columns of `spans` that are added. An interval without length belongs to the span that holds its start.
+    """
+    spans = spans.select("start_ns", "end_ns", *keep)
+    starts, ends = spans["start_ns"], spans["end_ns"]
+    first = ends.search_sorted(intervals["start_ns"], side="right")
+    # an empty interval at a span's start is inside, though no ns of it is
+    after = pl.DataFrame(
+        {
+            "by_end": starts.search_sorted(intervals["end_ns"], side="left"),
+            "by_start": starts.search_sorted(intervals["start_ns"], side="right"),
+        }
+    ).select(pl.max_horizontal("by_end", "by_start"))
+    rows = (
+        intervals.with_columns(_first=first, _after=after.to_series())
+        .filter(pl.col("_first") < pl.col("_after"))
+        .with_columns(_span=pl.int_ranges("_first", "_after", dtype=pl.UInt32))
+        .drop("_first", "_after")
+        .explode("_span", empty_as_null=False)
+    )
+    chosen = spans[rows["_span"]].select(pl.all().name.prefix("_to_"))
+    return (
+        rows.hstack(chosen)
+        .with_columns(
+            start_ns=pl.max_horizontal("start_ns", "_to_start_ns"),
+            end_ns=pl.min_horizontal("end_ns", "_to_end_ns"),
+        )
+        .drop("_span", "_to_start_ns", "_to_end_ns")
+        .rename({f"_to_{name}": name for name in keep})
+    )
+
+
+def edges(intervals: pl.DataFrame, classes: int) -> pl.DataFrame:
+    """Elementary intervals of `intervals` and how many of each class are open in them.
+
+    `intervals`: start_ns, end_ns, class (0 .. classes-1). Result, sorted by time: `at_ns`, `length_ns` to the next edge,
+    `open_0` .. `open_{classes-1}`, and which interval (`row`) begins or ends there (`is_start`).
+    """
+    numbered = intervals.select("start_ns", "end_ns", "class").with_row_index("row")
+    both = pl.concat(
+        [
+            numbered.select("row", "class", at_ns="start_ns", is_start=pl.lit(value=True), delta=pl.lit(1, pl.Int32)),
+            numbered.select("row", "class", at_ns="end_ns", is_start=pl.lit(value=False), delta=pl.lit(-1, pl.Int32)),
+        ]
+    ).sort("at_ns")
+    return both.select(
+        "row",
+        "class",
+        "at_ns",
+        "is_start",
+        length_ns=(pl.col("at_ns").shift(-1) - pl.col("at_ns")).fill_null(0),
+        **{
+            f"open_{c}": pl.when(pl.col("class") == c).then("delta").otherwise(0).cum_sum().cast(pl.Int32)
+            for c in range(classes)
+        },
+    )
+
+
+def top_class(classes: int) -> pl.Expr:
+    """The lowest class number that is open; `classes` where none is."""
+    expression = pl.lit(classes, pl.Int32)
+    for c in reversed(range(classes)):
+        expression = pl.when(pl.col(f"open_{c}") > 0).then(pl.lit(c, pl.Int32)).otherwise(expression)
+    return expression
+
+
+def union(intervals: pl.DataFrame) -> pl.DataFrame:
+    """Disjoint, sorted intervals (start_ns, end_ns) that cover the same time; touching ones are merged."""
+    ordered = intervals.select("start_ns", "end_ns").sort("start_ns")
+    return (
+        ordered.with_columns(_reach=pl.col("end_ns").cum_max().shift(1))
+        .with_columns(_group=(pl.col("start_ns") > pl.col("_reach")).fill_null(value=True).cum_sum())
+        .group_by("_group", maintain_order=True)
+        .agg(pl.col("start_ns").first(), pl.col("end_ns").max())
+        .drop("_group")
+    )
+
+
+def share_out(values: pl.DataFrame, total_ns: int) -> pl.Series:
+    """`values` (one Float64 column) as integers that sum to `total_ns`, by largest remainder."""
+    column = values.to_series()
+    if column.is_empty():
+        return column.cast(pl.Int64)
+    floor = column.floor().cast(pl.Int64)
+    missing = total_ns - int(floor.sum())
+    order = (column - floor).rank("ordinal", descending=True)
+    rounded = floor + (order <= missing).cast(pl.Int64)
+    # a sum of floats may miss the integer by more than the remainders hold: the largest row takes it
+    rest = total_ns - int(rounded.sum())
+    return rounded if rest == 0 else rounded + (column.abs().rank("ordinal", descending=True) == 1).cast(pl.Int64) * rest

@@ -1,0 +1,1 @@
+"""Fixes: findings with evidence, and what a fix is worth."""

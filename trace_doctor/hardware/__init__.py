@@ -1,0 +1,1 @@
+"""Hardware: peaks, bandwidths and links, from data files with their sources."""

@@ -1,0 +1,1 @@
+"""Loaders: files to `Trace`s, one rank each."""

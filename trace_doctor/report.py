@@ -1,0 +1,302 @@
+"""The report: one frozen artefact that every format is drawn from (docs/reference/report-json.md).
+
+Times are integer nanoseconds (`_ns`), shares 0 to 1, rates in base units per second. Unknown is null. New fields get
+defaults; nothing is renamed; readers ignore what they don't know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA_VERSION = "1.0"
+
+Wall = Literal["mfu", "recompute", "compute", "memory", "communication", "small_kernels", "host", "unattributed"]
+WALLS: tuple[Wall, ...] = (
+    "mfu", "recompute", "compute", "memory", "communication", "small_kernels", "host", "unattributed",
+)  # fmt: skip
+Basis = Literal["measured", "modelled", "estimated", "residual"]
+Trust = Literal["good", "partial", "poor"]
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all parts of the report."""
+
+
+class Tool(Struct):
+    name: str = "trace-doctor"
+    version: str = ""
+
+
+class Source(Struct):
+    """A file that went into the report."""
+
+    path: str
+    format: str
+    rank: int | None = None
+    size_bytes: int | None = None
+    sha256: str | None = None
+
+
+class DeviceRow(Struct):
+    """The GPU model and the peaks that numbers are held against."""
+
+    name: str | None = None
+    count: int = 0
+    peak_flops: dict[str, float] = {}
+    """Dense FLOP/s by dtype; empty where the device is unknown."""
+    peak_dtype: str | None = None
+    """The dtype MFU is held against."""
+    memory_bandwidth: float | None = None
+    link_bandwidth: float | None = None
+    """B/s of one GPU's links to its node, one direction."""
+    best_matmul_flops: float | None = None
+    """FLOP/s that the best matmul reaches on this device, where someone measured it."""
+    basis: str = ""
+    """How the device was recognised and how sure that is."""
+
+
+class Workload(Struct):
+    """Where the FLOPs come from."""
+
+    flops_basis: Literal["model", "metadata", "shapes", "gpu_metrics"] | None = None
+    formula: str | None = None
+    model_flops_per_step: float | None = None
+    """Of one GPU."""
+    tokens_per_step: float | None = None
+    covered_share: float | None = None
+    """Share of the tensor-kernel time whose FLOPs are known."""
+
+
+class StepTime(Struct):
+    mean: float | None = None
+    median: float | None = None
+    min: int | None = None
+    max: int | None = None
+    p90: float | None = None
+
+
+class Step(Struct):
+    number: int
+    start_ns: int
+    duration_ns: int
+    used: bool = True
+    why_not: str | None = None
+
+
+class WindowRow(Struct):
+    rule: str = ""
+    start_ns: int = 0
+    duration_ns: int = 0
+    step_time_ns: StepTime = StepTime()
+    steps: list[Step] = []
+
+
+class Metrics(Struct):
+    mfu: float | None = None
+    """What is proven: `mfu_low`; null where unknown."""
+    mfu_low: float | None = None
+    mfu_high: float | None = None
+    hfu: float | None = None
+    mfu_by_peak: dict[str, float] = {}
+    """MFU against the peak of a faster dtype that did more than a tenth of the tensor FLOPs."""
+    achieved_flops: float | None = None
+    """Model FLOP/s of one GPU."""
+    tokens_per_s: float | None = None
+    gpu_utilisation: float | None = None
+    """Share of the window in which some activity ran."""
+    tensor_share: float | None = None
+    memory_bandwidth_utilisation: float | None = None
+    pcie_utilisation: float | None = None
+    link_utilisation: float | None = None
+    communication_overlap: float | None = None
+
+
+class Partition(Struct):
+    """The window by what ran; compute + exposed communication + exposed copy + idle = window."""
+
+    compute_ns: int = 0
+    communication_ns: int = 0
+    exposed_communication_ns: int = 0
+    overlapped_communication_ns: int = 0
+    exposed_copy_ns: int = 0
+    idle_ns: int = 0
+
+
+class Top(Struct):
+    """One of the largest contributors to a row of the ledger."""
+
+    name: str
+    op: str | None = None
+    time_ns: int = 0
+    count: int = 0
+
+
+class LedgerRow(Struct):
+    wall: Wall
+    cause: str
+    time_ns: int
+    share: float
+    mfu_points: float
+    """100 x share: what this cause costs in MFU."""
+    basis: Basis
+    top: list[Top] = []
+    """The kernels, ops or host ranges that hold most of it."""
+
+
+class Scope(Struct):
+    ranks: list[int] = []
+    steps: list[int] = []
+
+
+class Evidence(Struct):
+    kind: str
+    name: str
+    rank: int | None = None
+    step: int | None = None
+    start_ns: int | None = None
+    duration_ns: int | None = None
+    count: int | None = None
+    numbers: dict[str, float] = {}
+
+
+class Fix(Struct):
+    summary: str
+    code: str | None = None
+    doc: str | None = None
+
+
+class Predicted(Struct):
+    step_time_ns: float | None = None
+    mfu: float | None = None
+    saved_ns_low: float | None = None
+    saved_ns_high: float | None = None
+    money_per_day: float | None = None
+
+
+class Finding(Struct):
+    code: str
+    title: str
+    wall: Wall
+    cause: str
+    severity: Literal["error", "warning", "info"]
+    confidence: str
+    lost_ns: int
+    """Per step."""
+    mfu_points: float
+    scope: Scope = Scope()
+    evidence: list[Evidence] = []
+    fix: Fix | None = None
+    predicted: Predicted = Predicted()
+
+
+class Span(Struct):
+    start_ns: int = 0
+    duration_ns: int = 0
+
+
+class Counts(Struct):
+    """Inside the window."""
+
+    kernels: int = 0
+    """Communication included."""
+    communication_kernels: int = 0
+    copies: int = 0
+    launches: int = 0
+    graph_launches: int = 0
+    synchronisations: int = 0
+    mallocs: int = 0
+    frees: int = 0
+
+
+class Gpu(Struct):
+    rank: int | None = None
+    process: str | None = None
+    device: str = ""
+    source: str = ""
+    name: str | None = None
+    window: Span = Span()
+    partition: Partition = Partition()
+    ledger: list[LedgerRow] = []
+    counts: Counts = Counts()
+    step_time_ns: StepTime = StepTime()
+    metrics: Metrics = Metrics()
+
+
+class Spread(Struct):
+    median: float | None = None
+    p95: float | None = None
+
+
+class Collective(Struct):
+    name: str
+    group: str | None = None
+    ranks: list[int] = []
+    group_size: int | None = None
+    count: int = 0
+    message_bytes: int | None = None
+    duration_ns: Spread = Spread()
+    exposed_ns: int | None = None
+    wait_ns: int | None = None
+    bus_bandwidth: float | None = None
+    algorithm_bandwidth: float | None = None
+    expected_bus_bandwidth: float | None = None
+
+
+class Abstained(Struct):
+    code: str
+    why: str
+
+
+class Coverage(Struct):
+    kernels_linked_share: float | None = None
+    shapes_share: float | None = None
+    """Share of the tensor-kernel time that was launched under an op with recorded shapes."""
+    modelled_share: float | None = None
+    """Share of the compute-kernel time with known FLOPs or bytes."""
+    tables_missing: list[str] = []
+    abstained: list[Abstained] = []
+    trust: Trust = "good"
+    """Below good, idle can't be believed."""
+    why: list[str] = []
+
+
+class Message(Struct):
+    code: str
+    message: str
+
+
+class Report(Struct):
+    """What `analyze` returns and every format shows."""
+
+    schema_version: str = SCHEMA_VERSION
+    tool: Tool = Tool()
+    sources: list[Source] = []
+    device: DeviceRow = DeviceRow()
+    workload: Workload = Workload()
+    window: WindowRow = WindowRow()
+    metrics: Metrics = Metrics()
+    partition: Partition = Partition()
+    ledger: list[LedgerRow] = []
+    findings: list[Finding] = []
+    gpus: list[Gpu] = []
+    collectives: list[Collective] = []
+    counts: Counts = Counts()
+    coverage: Coverage = Coverage()
+    warnings: list[Message] = []
+
+
+def to_json(report: Report, *, indent: int = 2) -> bytes:
+    """The report as one JSON document."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=indent) + b"\n"
+
+
+def from_json(text: bytes | str) -> Report:
+    """Read a report back; raises msgspec.ValidationError where it is none."""
+    return msgspec.json.decode(text, type=Report)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of the report, generated from the types."""
+    return msgspec.json.schema(Report)

@@ -1,0 +1,1 @@
+"""Work: what kernels do - their kind, FLOPs and bytes."""
