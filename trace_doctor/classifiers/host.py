@@ -1,0 +1,315 @@
+"""Gaps: why the GPU had nothing to do (ATTRIBUTION section 5).
+
+::
+
+    GPU        ...kernel|------------------ gap ------------------|K...
+                        g0                                        g1
+    host        what it did        |---launch call---|  waiting
+                                   l0                l1
+    charge     |--- host table ----|-- launch-bound--|- device gap -|
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib import resources
+
+import polars as pl
+
+from trace_doctor.classifiers import charges
+from trace_doctor.classifiers.charges import Row
+from trace_doctor.classifiers.intervals import cut, edges, top_class, union
+from trace_doctor.options import Thresholds
+from trace_doctor.trace import Trace
+
+QUEUE_BACK_PRESSURE = "Command Buffer Full"
+"""Overhead of this name lies inside launch calls: the queue was full, the profiler did nothing."""
+DISPATCHER_OP = r"^\w[\w.]*::"
+SEGMENT = {"start_ns": pl.Int64, "end_ns": pl.Int64, "gap": pl.UInt32, "state": pl.Int32, "name": pl.String, "op_name": pl.String}
+
+
+@cache
+def named_causes() -> tuple[tuple[Row, str], ...]:
+    """Causes that a host range may name, with one regex each, in the order in which they win."""
+    text = resources.files("trace_doctor.classifiers").joinpath("host.toml").read_text(encoding="utf-8")
+    return tuple(
+        (Row(entry["wall"], entry["cause"], "measured"), "(?i)^(?:" + "|".join(entry["patterns"]) + ")$")
+        for entry in tomllib.loads(text)["cause"]
+    )
+
+
+def states() -> tuple[Row, ...]:
+    """What the host can be doing, in the order in which the first match wins; the position is a segment's `state`."""
+    named = tuple(row for row, _ in named_causes())
+    before = (charges.ALLOCATOR, charges.INITIALISATION, charges.PROFILER)
+    return (*before, *named, charges.LAUNCH_BOUND, charges.HOST_CODE, charges.NO_HOST_EVENTS)
+
+
+def explain_gaps(
+    gaps: pl.DataFrame, trace: Trace, activities: pl.DataFrame, pieces: pl.DataFrame, *, thresholds: Thresholds
+) -> pl.DataFrame:
+    """Charge every nanosecond of one GPU's `gaps` (start_ns, end_ns).
+
+    `activities`: all of this GPU's; `pieces`: those inside the window, as the sweep cut them.
+    Returns disjoint segments: start_ns, end_ns, wall, cause, basis, name (kernel, range or call), op_name.
+    """
+    launches = device_launches(trace, activities)
+    ended = _ending_kernels(gaps.with_row_index("gap"), activities, launches)
+    around = _around_the_launch(ended, thresholds)
+    before = ended.select(
+        "gap",
+        "threads",
+        "name",
+        "op_name",
+        start_ns="g0",
+        end_ns=pl.when("is_launched").then("g0").otherwise(pl.min_horizontal("l0", "g1")),
+    ).filter(pl.col("start_ns") < pl.col("end_ns"))
+    host = _host_segments(before, trace, launches, thresholds)
+    paid = _pay_debt(host, waits(trace, launches, pieces))
+    return pl.concat([around, paid]).sort("start_ns")
+
+
+def device_launches(trace: Trace, activities: pl.DataFrame) -> pl.DataFrame:
+    """The calls that launched this GPU's activities, in order: call, start_ns, end_ns, thread, the thread of the one before."""
+    calls = activities.filter(pl.col("call").is_not_null()).group_by("call").agg(first_ns=pl.col("start_ns").min())
+    return (
+        calls.join(trace.calls.select("call", "start_ns", "duration_ns", "thread", "kind"), on="call")
+        .with_columns(end_ns=pl.col("start_ns") + pl.col("duration_ns"))
+        .sort("start_ns", "call")
+        .with_columns(thread_before=pl.col("thread").shift(1))
+    )
+
+
+def _ending_kernels(gaps: pl.DataFrame, activities: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
+    """Each gap with the activity K that ends it and K's launch: g0, g1, l0, l1, is_launched (before g0), threads."""
+    links = launches.select("call", "thread", "thread_before", "first_ns", l0="start_ns", l1="end_ns", call_kind="kind")
+    starting = (
+        activities.select("start_ns", "name", "call", "op_name")
+        .join(gaps.select(start_ns="end_ns"), on="start_ns", how="semi")
+        .join(links, on="call", how="left")
+        .sort("start_ns", "l0", nulls_last=False)
+        .unique("start_ns", keep="first", maintain_order=True)
+        .with_columns(has_kernel=pl.lit(value=True))
+    )
+    ended = gaps.rename({"start_ns": "g0", "end_ns": "g1"}).join(
+        starting, left_on="g1", right_on="start_ns", how="left", maintain_order="left"
+    )
+    graph_runs = (pl.col("call_kind") == "graph_launch") & (pl.col("first_ns") < pl.col("g0"))
+    last = launches.select(
+        at_ns="start_ns", tail_thread="thread", tail_before="thread_before"
+    )  # a tail gap has the last launching threads
+    return (
+        ended.sort("g1")
+        .join_asof(last, left_on="g1", right_on="at_ns", strategy="backward")
+        .with_columns(
+            is_launched=pl.col("has_kernel").fill_null(value=False)
+            & (pl.col("l1").is_null() | (pl.col("l1") <= pl.col("g0")) | graph_runs.fill_null(value=False)),
+            threads=pl.concat_list(
+                pl.coalesce("thread", "tail_thread"), pl.coalesce("thread_before", "tail_before", "thread", "tail_thread")
+            ),
+        )
+        .with_columns(l0=pl.coalesce("l0", "g1"), l1=pl.coalesce("l1", "g1"))
+        .with_columns(pl.col("name").cast(pl.String), pl.col("op_name").cast(pl.String))
+    )
+
+
+def _around_the_launch(ended: pl.DataFrame, thresholds: Thresholds) -> pl.DataFrame:
+    """The parts of the gaps inside K's launch call and after it."""
+    g0, g1, l0 = pl.col("g0"), pl.col("g1"), pl.col("l0")
+    l1 = pl.when("is_launched").then(g0).otherwise("l1")
+    late = pl.max_horizontal(g0, l1)
+    blocked = l0 + thresholds.blocked_call_ns
+    soon = pl.min_horizontal(g1, late + thresholds.device_gap_ns)
+    running = ended.filter(~pl.col("is_launched"))
+    parts = [
+        (running, charges.LAUNCH_BOUND, pl.max_horizontal(g0, l0), pl.min_horizontal(l1, g1, blocked)),
+        (running, charges.BLOCKED_CALL, pl.max_horizontal(g0, blocked), pl.min_horizontal(l1, g1)),
+        (running, charges.LAUNCH_BOUND, late, soon),
+        (ended.filter("is_launched"), charges.DEVICE_GAP, late, soon),
+        (ended, charges.NOT_STARTED, late + thresholds.device_gap_ns, g1),
+    ]
+    return pl.concat([_segments(frame, row, start, end) for frame, row, start, end in parts])
+
+
+def _segments(frame: pl.DataFrame, row: Row, start: pl.Expr, end: pl.Expr) -> pl.DataFrame:
+    return frame.select(
+        "name",
+        "op_name",
+        start_ns=start,
+        end_ns=end,
+        wall=pl.lit(row.wall),
+        cause=pl.lit(row.cause),
+        basis=pl.lit(row.basis),
+    ).filter(pl.col("start_ns") < pl.col("end_ns"))
+
+
+def _host_segments(
+    before: pl.DataFrame, trace: Trace, launches: pl.DataFrame, thresholds: Thresholds
+) -> pl.DataFrame:
+    """The time before each launch, split at the borders of what the host did: start_ns, end_ns, state, name, op_name."""
+    rows = states()
+    base = before.select(
+        "start_ns",
+        "end_ns",
+        pl.when(pl.col("threads").list.drop_nulls().list.len() > 0)
+        .then(rows.index(charges.HOST_CODE))
+        .otherwise(rows.index(charges.NO_HOST_EVENTS))
+        .cast(pl.Int32)
+        .alias("class"),
+    )
+    doing = _host_states(trace, launches, thresholds)
+    inside = cut(doing, before, keep=["threads"]).filter(
+        pl.col("thread").is_null() | pl.col("threads").list.contains(pl.col("thread"))
+    )
+    grid = edges(pl.concat([base, inside.select("start_ns", "end_ns", "class")]), len(rows))
+    split = (
+        grid.with_columns(state=top_class(len(rows)), end_ns=pl.col("at_ns") + pl.col("length_ns"))
+        .filter((pl.col("state") < len(rows)) & (pl.col("length_ns") > 0))
+        .select("state", "end_ns", start_ns="at_ns")
+        .with_columns(_new=((pl.col("state") != pl.col("state").shift(1)) | (pl.col("start_ns") != pl.col("end_ns").shift(1))).fill_null(value=True).cum_sum())
+        .group_by("_new", maintain_order=True)
+        .agg(pl.col("start_ns").first(), pl.col("end_ns").last(), pl.col("state").first())
+        .drop("_new")
+    )
+    # one gap's end may touch the next one's start only through an activity, so the cut is never ambiguous
+    split = cut(split, before, keep=["threads", "name", "op_name"])
+    return _name_states(split, doing, trace)
+
+
+def _host_states(trace: Trace, launches: pl.DataFrame, thresholds: Thresholds) -> pl.DataFrame:
+    """What the launching threads did: thread (null: every thread), start_ns, end_ns, class (position in states()), name."""
+    rows = states()
+    threads = launches["thread"].unique()
+    first_launch_ns = launches["start_ns"].min()
+    allocations = trace.calls.filter(pl.col("kind").is_in(["malloc", "free"]) & pl.col("thread").is_in(threads))
+    is_start = (pl.col("duration_ns") >= thresholds.initialisation_ns) | (pl.col("start_ns") < first_launch_ns)
+    own = trace.annotations.filter((pl.col("kind") == "user") & pl.col("thread").is_in(threads))
+    ranges = trace.ops.filter(pl.col("thread").is_in(threads))
+    parts = [
+        _ranges(
+            allocations,
+            pl.when(is_start).then(rows.index(charges.INITIALISATION)).otherwise(rows.index(charges.ALLOCATOR)),
+        ),
+        _ranges(
+            trace.annotations.filter(
+                (pl.col("kind") == "overhead") & (pl.col("name").cast(pl.String) != QUEUE_BACK_PRESSURE)
+            ).with_columns(thread=pl.lit(None, pl.UInt32)),
+            pl.lit(rows.index(charges.PROFILER)),
+        ),
+        _ranges(_matching(own), pl.col("class")),
+        _ranges(_matching(ranges), pl.col("class")),
+        _busy_launching(launches, thresholds),
+    ]
+    return pl.concat(parts).sort("start_ns")
+
+
+def _ranges(frame: pl.DataFrame, state: pl.Expr) -> pl.DataFrame:
+    return frame.select(
+        "thread",
+        "start_ns",
+        end_ns=pl.col("start_ns") + pl.col("duration_ns"),
+        name=pl.col("name").cast(pl.String),
+        **{"class": state.cast(pl.Int32)},
+    )
+
+
+def _matching(frame: pl.DataFrame) -> pl.DataFrame:
+    """The ranges whose name is a named cause, with its `class`."""
+    names = frame.select(pl.col("name").unique()).with_columns(text=pl.col("name").cast(pl.String))
+    names = names.filter(~pl.col("text").str.contains(DISPATCHER_OP)).with_columns(pl.lit(None, pl.Int32).alias("class"))
+    for row, pattern in named_causes():
+        hit = pl.col("class").is_null() & pl.col("text").str.contains(pattern)
+        names = names.with_columns(pl.when(hit).then(states().index(row)).otherwise("class").cast(pl.Int32).alias("class"))
+    return frame.join(names.filter(pl.col("class").is_not_null()).drop("text"), on="name")
+
+
+def _busy_launching(launches: pl.DataFrame, thresholds: Thresholds) -> pl.DataFrame:
+    """From each launch to the next one that follows soon: the host was busy launching."""
+    following = pl.col("start_ns").shift(-1)
+    return (
+        launches.with_columns(end_ns=following)
+        .filter((pl.col("end_ns") - pl.col("start_ns")) < thresholds.launch_spacing_ns)
+        .select(
+            pl.lit(None, pl.UInt32).alias("thread"),
+            "start_ns",
+            "end_ns",
+            pl.lit(None, pl.String).alias("name"),
+            pl.lit(states().index(charges.LAUNCH_BOUND), pl.Int32).alias("class"),
+        )
+    )
+
+
+def _name_states(split: pl.DataFrame, doing: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Names: the range or call of a named state; the innermost host range of host code; else the kernel that was awaited."""
+    rows = states()
+    source = doing.filter(pl.col("name").is_not_null()).select(state="class", at_ns="start_ns", range_name="name")
+    named = split.sort("start_ns").join_asof(
+        source.sort("at_ns"), left_on="start_ns", right_on="at_ns", by="state", strategy="backward", check_sortedness=False
+    )
+    return named.select(
+        "start_ns",
+        "end_ns",
+        "state",
+        "threads",
+        name=pl.when(pl.col("state") < rows.index(charges.LAUNCH_BOUND)).then("range_name").otherwise("name"),
+        op_name="op_name",
+    )
+
+
+def waits(trace: Trace, launches: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
+    """When the launching threads waited while this GPU was busy: start_ns, end_ns (disjoint), name, op of the wait."""
+    threads = launches["thread"].unique()
+    calls = trace.calls.filter(pl.col("thread").is_in(threads)).with_columns(
+        end_ns=pl.col("start_ns") + pl.col("duration_ns")
+    )
+    syncs = calls.filter(pl.col("kind") == "synchronisation")
+    copied = pieces.filter((pl.col("kind") == "copy") & pl.col("call").is_not_null())
+    copy_ends = copied.group_by("call").agg(copied_ns=(pl.col("start_ns") + pl.col("duration_ns")).max())
+    blocking = calls.join(copy_ends, on="call").filter(pl.col("copied_ns") <= pl.col("end_ns"))
+    both = pl.concat([syncs.select("start_ns", "end_ns", "name", "op"), blocking.select("start_ns", "end_ns", "name", "op")])
+    busy = union(pieces)
+    waited = cut(union(both), busy)
+    return waited.sort("start_ns").join_asof(
+        both.sort("start_ns").select("name", "op", at_ns="start_ns"), left_on="start_ns", right_on="at_ns"
+    )
+
+
+def _pay_debt(host: pl.DataFrame, waited: pl.DataFrame) -> pl.DataFrame:
+    """Charges host-late idle time to synchronisation until the debt of earlier waits is paid (the debt rule).
+
+    With X the running sum of waits minus idle time, the debt is X minus its running minimum; what lowers that minimum was not paid.
+    """
+    rows = states()
+    pays = pl.col("state").is_in([rows.index(charges.LAUNCH_BOUND), rows.index(charges.HOST_CODE)])
+    host = host.with_row_index("segment")
+    ledger = (
+        pl.concat(
+            [
+                waited.select("start_ns", amount=pl.col("end_ns") - pl.col("start_ns"), segment=pl.lit(None, pl.UInt32)),
+                host.filter(pays).select("start_ns", amount=pl.col("start_ns") - pl.col("end_ns"), segment="segment"),
+            ]
+        )
+        .sort("start_ns")
+        .with_columns(unpaid=(-pl.col("amount").cum_sum().cum_min()).clip(lower_bound=0))
+        .with_columns(unpaid=pl.col("unpaid") - pl.col("unpaid").shift(1, fill_value=0))
+        .filter(pl.col("segment").is_not_null())
+        .select("segment", paid=-pl.col("amount") - pl.col("unpaid"))
+    )
+    split = host.join(ledger, on="segment", how="left", maintain_order="left").with_columns(
+        middle_ns=pl.col("start_ns") + pl.col("paid").fill_null(0)
+    )
+    rest = split.with_columns(start_ns="middle_ns").filter(pl.col("start_ns") < pl.col("end_ns"))
+    paid = split.with_columns(end_ns="middle_ns").filter(pl.col("start_ns") < pl.col("end_ns"))
+    evidence = waited.select("name", "op", at_ns="start_ns").rename({"name": "wait"})
+    paid = paid.sort("start_ns").join_asof(evidence, left_on="start_ns", right_on="at_ns")
+    lookup = pl.DataFrame(
+        {"state": range(len(rows)), "wall": [r.wall for r in rows], "cause": [r.cause for r in rows], "basis": [r.basis for r in rows]},
+        schema_overrides={"state": pl.Int32},
+    )
+    columns = ["name", "op_name", "start_ns", "end_ns", "wall", "cause", "basis"]
+    unpaid_rows = rest.join(lookup, on="state", maintain_order="left").select(columns)
+    paid_rows = _segments(
+        paid.with_columns(name=pl.col("wait").cast(pl.String)), charges.SYNCHRONISATION, pl.col("start_ns"), pl.col("end_ns")
+    )
+    return pl.concat([unpaid_rows, paid_rows.select(columns)])

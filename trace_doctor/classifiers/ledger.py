@@ -1,0 +1,163 @@
+"""One GPU's account: every nanosecond of its window in one row, by the charges of the other classifiers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import polars as pl
+
+from trace_doctor.classifiers import charges
+from trace_doctor.classifiers.communication_wall import charge_communication
+from trace_doctor.classifiers.compute import charge_tensor, roofline_times, spread_model_flops
+from trace_doctor.classifiers.host import explain_gaps
+from trace_doctor.classifiers.intervals import cut, share_out
+from trace_doctor.classifiers.memory_wall import charge_compute, charge_copies, floor_ns
+from trace_doctor.classifiers.timeline import COMMUNICATION, COMPUTE, COPY, IDLE, TENSOR, Timeline, sweep
+from trace_doctor.options import Thresholds
+from trace_doctor.report import WALLS, LedgerRow, Partition, Top
+from trace_doctor.trace import Trace
+
+TOP_NAMES = 3
+
+
+class Account(NamedTuple):
+    """What the classifiers found of one GPU."""
+
+    timeline: Timeline
+    tensor: pl.DataFrame
+    """Tensor pieces with their roofline times."""
+    charges: pl.DataFrame
+    """Columns: charges.SCHEMA."""
+    window_ns: int
+
+
+def account(
+    trace: Trace,
+    activities: pl.DataFrame,
+    spans: pl.DataFrame,
+    *,
+    peak_flops: float | None,
+    memory_bandwidth: float | None,
+    model_flops: float | None,
+    thresholds: Thresholds,
+) -> Account:
+    """Sweep one GPU's window and charge it.
+
+    `activities`: this GPU's, with what work and hardware know of them (`pipeline.described`); `spans`: its part of the window;
+    `model_flops`: the model's own count for this GPU over the whole window, where the user gave one.
+    """
+    timeline = sweep(activities, spans)
+    pieces = timeline.pieces
+    by_class = {c: pieces.filter(pl.col("class") == c) for c in (TENSOR, COMPUTE, COMMUNICATION, COPY)}
+    floor = floor_ns(
+        activities.filter((pl.col("kind") == "compute") & ~pl.col("tensor")),
+        memory_bandwidth=memory_bandwidth,
+        thresholds=thresholds,
+    )
+    tensor, homeless = by_class[TENSOR], 0.0
+    if model_flops is not None:
+        tensor, homeless = spread_model_flops(tensor, model_flops)
+    tensor = roofline_times(tensor, peak_flops=peak_flops, memory_bandwidth=memory_bandwidth)
+    segments = explain_gaps(timeline.gaps, trace, activities, pieces, thresholds=thresholds)
+    parts = [
+        charge_tensor(tensor),
+        charge_compute(by_class[COMPUTE], floor=floor, memory_bandwidth=memory_bandwidth),
+        charge_communication(by_class[COMMUNICATION]),
+        charge_copies(by_class[COPY], thresholds=thresholds),
+        _gap_charges(segments, spans),
+        _homeless(homeless, peak_flops),
+    ]
+    window_ns = int((spans["end_ns"] - spans["start_ns"]).sum())
+    return Account(timeline, tensor, pl.concat(parts), window_ns)
+
+
+def _gap_charges(segments: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    return cut(segments, spans, keep=["number"]).select(
+        pl.lit(IDLE, pl.Int32).alias("class"),
+        "number",
+        "wall",
+        "cause",
+        "basis",
+        (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64).alias("time_ns"),
+        "name",
+        op="op_name",
+    )
+
+
+def _homeless(flops: float, peak_flops: float | None) -> pl.DataFrame:
+    """Model FLOPs that no kernel holds: they count to the MFU row, and their time is model error."""
+    if not flops or not peak_flops:
+        return pl.DataFrame(schema=charges.SCHEMA)
+    ideal_ns = 1e9 * flops / peak_flops
+    rows = [(charges.MFU, ideal_ns), (charges.MODEL_ERROR, -ideal_ns)]
+    return pl.DataFrame(
+        [(TENSOR, None, row.wall, row.cause, row.basis, time_ns, None, None) for row, time_ns in rows],
+        schema=charges.SCHEMA,
+        orient="row",
+    )
+
+
+def partition(timeline: Timeline) -> Partition:
+    """The window by what ran."""
+    held = timeline.held_ns
+    return Partition(
+        compute_ns=held[TENSOR] + held[COMPUTE],
+        communication_ns=timeline.communication_ns,
+        exposed_communication_ns=held[COMMUNICATION],
+        overlapped_communication_ns=timeline.communication_ns - held[COMMUNICATION],
+        exposed_copy_ns=held[COPY],
+        idle_ns=held[IDLE],
+    )
+
+
+def ledger(account: Account) -> list[LedgerRow]:
+    """The rows of one GPU in integer ns; each class of the sweep sums to what it held, so the whole sums to the window."""
+    sums = account.charges.group_by("class", "wall", "cause").agg(
+        pl.col("time_ns").sum(), basis=pl.col("basis").sort_by(pl.col("time_ns").abs()).last()
+    )
+    sums = sums.sort("class", "wall", "cause")
+    whole = pl.concat(
+        [
+            rows.with_columns(time_ns=share_out(rows.select("time_ns"), account.timeline.held_ns[rows["class"][0]]))
+            for rows in sums.partition_by("class", maintain_order=True)
+        ]
+        or [sums.with_columns(pl.col("time_ns").cast(pl.Int64))]
+    )
+    merged = whole.group_by("wall", "cause").agg(
+        pl.col("time_ns").sum(), basis=pl.col("basis").sort_by(pl.col("time_ns").abs()).last()
+    )
+    return rows_of(merged, account.window_ns, tops(account.charges))
+
+
+def tops(all_charges: pl.DataFrame) -> dict[tuple[str, str], list[Top]]:
+    """The largest contributors of each row."""
+    ranked = (
+        all_charges.filter(pl.col("name").is_not_null())
+        .group_by("wall", "cause", "name", "op")
+        .agg(pl.col("time_ns").sum().round().cast(pl.Int64), count=pl.len())
+        .sort(["time_ns", "name", "op"], descending=[True, False, False])
+        .group_by("wall", "cause", maintain_order=True)
+        .head(TOP_NAMES)
+    )
+    found: dict[tuple[str, str], list[Top]] = {}
+    for wall, cause, name, op, time_ns, count in ranked.iter_rows():
+        found.setdefault((wall, cause), []).append(Top(name=name, op=op, time_ns=time_ns, count=count))
+    return found
+
+
+def rows_of(sums: pl.DataFrame, window_ns: int, top: dict[tuple[str, str], list[Top]]) -> list[LedgerRow]:
+    """Rows of `sums` (wall, cause, basis, time_ns as Int64) in the order of the walls, largest first."""
+    order = pl.col("wall").replace_strict({wall: place for place, wall in enumerate(WALLS)}, return_dtype=pl.Int32)
+    ranked = sums.filter(pl.col("time_ns") != 0).sort(order, -pl.col("time_ns"), "cause")
+    return [
+        LedgerRow(
+            wall=wall,
+            cause=cause,
+            time_ns=time_ns,
+            share=time_ns / window_ns,
+            mfu_points=100 * time_ns / window_ns,
+            basis=basis,
+            top=top.get((wall, cause), []),
+        )
+        for wall, cause, basis, time_ns in ranked.select("wall", "cause", "basis", "time_ns").iter_rows()
+    ]

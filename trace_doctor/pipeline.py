@@ -1,0 +1,114 @@
+"""`analyze`: from files to one report, each stage a function of the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from trace_doctor import accounts
+from trace_doctor.accounts import Analysis
+from trace_doctor.classifiers.communication_wall import expected_bandwidth
+from trace_doctor.classifiers.ledger import account
+from trace_doctor.hardware import devices
+from trace_doctor.hardware.devices import Device
+from trace_doctor.loaders import source, steps
+from trace_doctor.options import Options
+from trace_doctor.report import Report
+from trace_doctor.trace import Trace, Window
+from trace_doctor.work import collectives, kernels, operators
+
+Progress = Callable[[int, int], None]
+
+
+def analyze(paths: Sequence[str | Path], options: Options | None = None, *, progress: Progress | None = None) -> Report:
+    """Analyse trace files, folders or globs: one report, a row a GPU.
+
+    `progress` is called with bytes read and bytes in all. Raises TraceDoctorError where a file can't be read or holds no GPU activity.
+    """
+    options = options or Options()
+    files = source.find([str(path) for path in paths])
+    total = sum(file.stat().st_size for file in files)
+    done, analyses = 0, []
+    for file in files:
+        shift = _shifted(progress, done, total)
+        analyses += examine(source.load(file, jobs=options.jobs, progress=shift), options)
+        done += file.stat().st_size
+    return accounts.report(analyses, options)
+
+
+def _shifted(progress: Progress | None, done: int, total: int) -> Progress | None:
+    return None if progress is None else lambda part, _: progress(done + part, total)
+
+
+def examine(trace: Trace, options: Options) -> list[Analysis]:
+    """Analyse one trace: an account for each of its GPUs."""
+    trace = kernels.classify(trace, options.kernel_patterns)
+    window = steps.find(trace, options)
+    described = describe(trace)
+    return [
+        _examine_gpu(trace, window, described, number, options)
+        for number in described["device"].unique().sort()
+        if not window.spans.filter(pl.col("device") == number).is_empty()
+    ]
+
+
+def describe(trace: Trace) -> pl.DataFrame:
+    """The activities with all that is known of their work: FLOPs, bytes, dtype, recompute, collective fields, name of the op."""
+    work = operators.estimate(trace).select("flops", "bytes_moved", "op_dtype", "recompute", "has_shapes")
+    wire = collectives.estimate(trace).select(
+        "activity", "operation", "group", "group_size", "ranks", "message_bytes", "wire_bytes", "is_pipeline"
+    )
+    return (
+        trace.activities.hstack(work)
+        .with_columns(op_name=trace.ops["name"].gather(trace.activities["op"]))
+        .join(wire, on="activity", how="left", maintain_order="left")
+        .with_columns(pl.col("is_pipeline").fill_null(value=False))
+    )
+
+
+def _examine_gpu(trace: Trace, window: Window, described: pl.DataFrame, number: int, options: Options) -> Analysis:
+    info = trace.meta.devices[number]
+    device = devices.identify(info, options)
+    peak_dtype = devices.default_peak_dtype(device, options)
+    peak_flops = devices.peak(device, peak_dtype)
+    activities = with_peaks(described.filter(pl.col("device") == number), device, peak_flops)
+    activities = expected_bandwidth(
+        activities,
+        link_bandwidth=device.link_bandwidth,
+        node_devices=trace.meta.node_devices,
+        world_size=trace.meta.world_size,
+    )
+    spans = window.spans.filter(pl.col("device") == number)
+    return Analysis(
+        trace=trace,
+        window=window,
+        number=number,
+        device=device,
+        peak_dtype=peak_dtype,
+        peak_flops=peak_flops,
+        account=account(
+            trace,
+            activities,
+            spans,
+            peak_flops=peak_flops,
+            memory_bandwidth=device.memory_bandwidth,
+            model_flops=accounts.model_flops(trace, options, steps=len(spans)),
+            thresholds=options.thresholds,
+        ),
+    )
+
+
+def with_peaks(activities: pl.DataFrame, device: Device, peak_flops: float | None) -> pl.DataFrame:
+    """Adds `ran_in`, the dtype each kernel ran in (its name's, else its op's), and `kernel_peak_flops`, the peak of it (P_k)."""
+    ran_in = pl.coalesce(pl.col("dtype").cast(pl.String), pl.col("op_dtype"))
+    too_fast = 1e9 * pl.col("flops") / devices.peak(device, "fp32") > 1.03 * pl.col("duration_ns") if devices.peak(device, "fp32") else pl.lit(value=False)
+    # an fp32 op whose kernel's name is silent, and that beats the fp32 peak, ran in TF32
+    is_tf32 = pl.col("dtype").is_null() & (pl.col("op_dtype") == "fp32") & too_fast & (devices.peak(device, "tf32") is not None)
+    named = activities.with_columns(ran_in=pl.when(is_tf32.fill_null(value=False)).then(pl.lit("tf32")).otherwise(ran_in))
+    return named.with_columns(
+        kernel_peak_flops=pl.col("ran_in")
+        .replace_strict(device.peaks, default=peak_flops, return_dtype=pl.Float64)
+        .fill_null(peak_flops)
+    )
