@@ -130,7 +130,9 @@ def _gpu(analysis: Analysis, options: Options) -> Gpu:
     meta, spans = analysis.trace.meta, _spans(analysis)
     info = meta.devices[analysis.number]
     processes = analysis.account.timeline.pieces["process"].unique()
-    process = meta.processes[processes[0]] if len(processes) == 1 and processes[0] is not None and meta.processes else None
+    process = (
+        meta.processes[processes[0]] if len(processes) == 1 and processes[0] is not None and meta.processes else None
+    )
     rows = ledger(analysis.account)
     return Gpu(
         rank=meta.rank,
@@ -272,7 +274,9 @@ def _by_peak(analysis: Analysis, rows: Sequence[LedgerRow]) -> dict[str, float]:
     return {
         dtype: mfu_flops / peak
         for dtype, flops in by_dtype.sort("ran_in").iter_rows()
-        if dtype and (peak := analysis.device.peaks.get(dtype, 0)) > analysis.peak_flops and flops > FASTER_DTYPE_SHARE * total
+        if dtype
+        and (peak := analysis.device.peaks.get(dtype, 0)) > analysis.peak_flops
+        and flops > FASTER_DTYPE_SHARE * total
     }
 
 
@@ -289,7 +293,10 @@ def _mean_metrics(gpus: Sequence[Gpu], rows: Sequence[LedgerRow], window: Window
 
     fields = [name for name in Metrics.__struct_fields__ if name != "mfu_by_peak"]
     common = set.intersection(*(set(gpu.metrics.mfu_by_peak) for gpu in gpus))
-    by_peak = {d: sum(g.metrics.mfu_by_peak[d] * w for g, w in zip(gpus, weights, strict=True)) / sum(weights) for d in sorted(common)}
+    by_peak = {
+        d: sum(g.metrics.mfu_by_peak[d] * w for g, w in zip(gpus, weights, strict=True)) / sum(weights)
+        for d in sorted(common)
+    }
     return Metrics(mfu_by_peak=by_peak, **{name: mean(name) for name in fields})
 
 
@@ -341,9 +348,7 @@ def _mean_partition(parts: Sequence[Partition], window_ns: int) -> Partition:
     )
 
 
-def _mean_ledger(
-    analyses: Sequence[Analysis], ledgers: Sequence[list[LedgerRow]], window_ns: int
-) -> list[LedgerRow]:
+def _mean_ledger(analyses: Sequence[Analysis], ledgers: Sequence[list[LedgerRow]], window_ns: int) -> list[LedgerRow]:
     if len(ledgers) == 1:
         return ledgers[0]
     rows = pl.DataFrame(
@@ -393,7 +398,9 @@ def _workload(
 
 
 def _collectives(analyses: Sequence[Analysis]) -> list[Collective]:
-    pieces = pl.concat([a.account.timeline.pieces.filter(pl.col("class") == COMMUNICATION) for a in analyses], how="diagonal_relaxed")
+    pieces = pl.concat(
+        [a.account.timeline.pieces.filter(pl.col("class") == COMMUNICATION) for a in analyses], how="diagonal_relaxed"
+    )
     rate = 1e9 / pl.col("duration_ns").clip(lower_bound=1)
     grouped = (
         pieces.group_by("operation", "group", "group_size", "message_bytes")
@@ -459,13 +466,20 @@ def _abstained(analyses: Sequence[Analysis]) -> list[Abstained]:
     ]
     if any(a.account.timeline.communication_ns for a in analyses):
         skipped.append(
-            Abstained(code="straggler", why="ranks are not compared yet: waiting for a slow rank and a slow link look alike from one")
+            Abstained(
+                code="straggler",
+                why="ranks are not compared yet: waiting for a slow rank and a slow link look alike from one",
+            )
         )
     return skipped
 
 
 def _warnings(
-    analyses: Sequence[Analysis], traces: Sequence[Trace], rows: Sequence[LedgerRow], window: WindowRow, options: Options
+    analyses: Sequence[Analysis],
+    traces: Sequence[Trace],
+    rows: Sequence[LedgerRow],
+    window: WindowRow,
+    options: Options,
 ) -> list[Message]:
     found = [Message(code=w.code, message=w.message) for trace in traces for w in trace.meta.warnings]
     found += [Message(code=w.code, message=w.message) for a in analyses for w in a.window.warnings]
@@ -496,13 +510,20 @@ def _beaten_peaks(analysis: Analysis) -> list[Message]:
     found = []
     for code, frame, what in (
         ("beats-peak", sums.filter(~honest), "the peak or the FLOP count is wrong"),
-        ("beats-peak-by-algorithm", sums.filter(honest), "Winograd and FFT convolutions do fewer multiplications than are counted"),
+        (
+            "beats-peak-by-algorithm",
+            sums.filter(honest),
+            "Winograd and FFT convolutions do fewer multiplications than are counted",
+        ),
     ):
         if not frame.is_empty():
             name, dtype, ratio = frame.select("name", "ran_in", "ratio").row(0)
             more = f" and {len(frame) - 1} more" if len(frame) > 1 else ""
             found.append(
-                Message(code=code, message=f"{name[:120]}{more} ran at {ratio:.2f} x the {dtype or analysis.peak_dtype} peak: {what}")
+                Message(
+                    code=code,
+                    message=f"{name[:120]}{more} ran at {ratio:.2f} x the {dtype or analysis.peak_dtype} peak: {what}",
+                )
             )
     return found
 
@@ -513,11 +534,19 @@ def _model_warnings(
     found = []
     mfu = _row_ns(rows, charges.MFU) / window.duration_ns if window.duration_ns else 0
     if mfu > 1:
-        found.append(Message(code="mfu-above-one", message=f"MFU is {mfu:.3g}: the peak, the device or the FLOPs are wrong"))
-    error, busy = _row_ns(rows, charges.MODEL_ERROR), sum(sum(a.account.timeline.held_ns[:2]) for a in analyses) / len(analyses)
+        found.append(
+            Message(code="mfu-above-one", message=f"MFU is {mfu:.3g}: the peak, the device or the FLOPs are wrong")
+        )
+    error, busy = (
+        _row_ns(rows, charges.MODEL_ERROR),
+        sum(sum(a.account.timeline.held_ns[:2]) for a in analyses) / len(analyses),
+    )
     if busy and abs(error) > MODEL_ERROR_SHARE * busy:
         found.append(
-            Message(code="model-error", message=f"FLOPs and peak miss the kernels' time by {abs(error) / busy:.1%}: one of them is wrong")
+            Message(
+                code="model-error",
+                message=f"FLOPs and peak miss the kernels' time by {abs(error) / busy:.1%}: one of them is wrong",
+            )
         )
     for analysis in analyses:
         given = model_flops(analysis.trace, options, steps=len(_spans(analysis)))
@@ -528,8 +557,16 @@ def _model_warnings(
             found.append(Message(code="flops-contradiction", message=text))
     if any((analysis.account.tensor["recompute"]).any() for analysis in analyses):
         found.append(
-            Message(code="recompute", message="activation recomputation found: it counts to HFU (hardware FLOPs utilisation), not to MFU")
+            Message(
+                code="recompute",
+                message="activation recomputation found: it counts to HFU (hardware FLOPs utilisation), not to MFU",
+            )
         )
     if job_flops(options) is not None and not window.steps:
-        found.append(Message(code="one-step-assumed", message="no steps in the trace: the window is taken as one step of the FLOPs given"))
+        found.append(
+            Message(
+                code="one-step-assumed",
+                message="no steps in the trace: the window is taken as one step of the FLOPs given",
+            )
+        )
     return found

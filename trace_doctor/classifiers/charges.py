@@ -59,7 +59,9 @@ HOST_CODE = Row("host", "host code", "measured")
 NO_HOST_EVENTS = Row("unattributed", "no host events", "measured")
 
 
-def charge(frame: pl.DataFrame, row: Row, time_ns: str, *, cause: str | None = None, basis: str | None = None) -> pl.DataFrame:
+def charge(
+    frame: pl.DataFrame, row: Row, time_ns: str, *, cause: str | None = None, basis: str | None = None
+) -> pl.DataFrame:
     """Charges of column `time_ns` of `frame` to one row; `cause` and `basis` may name columns that vary it."""
     return frame.filter(pl.col(time_ns) != 0).select(
         "class",

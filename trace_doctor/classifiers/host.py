@@ -26,7 +26,14 @@ from trace_doctor.trace import Trace
 QUEUE_BACK_PRESSURE = "Command Buffer Full"
 """Overhead of this name lies inside launch calls: the queue was full, the profiler did nothing."""
 DISPATCHER_OP = r"^\w[\w.]*::"
-SEGMENT = {"start_ns": pl.Int64, "end_ns": pl.Int64, "gap": pl.UInt32, "state": pl.Int32, "name": pl.String, "op_name": pl.String}
+SEGMENT = {
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "gap": pl.UInt32,
+    "state": pl.Int32,
+    "name": pl.String,
+    "op_name": pl.String,
+}
 
 
 @cache
@@ -106,7 +113,8 @@ def _ending_kernels(gaps: pl.DataFrame, activities: pl.DataFrame, launches: pl.D
             is_launched=pl.col("has_kernel").fill_null(value=False)
             & (pl.col("l1").is_null() | (pl.col("l1") <= pl.col("g0")) | graph_runs.fill_null(value=False)),
             threads=pl.concat_list(
-                pl.coalesce("thread", "tail_thread"), pl.coalesce("thread_before", "tail_before", "thread", "tail_thread")
+                pl.coalesce("thread", "tail_thread"),
+                pl.coalesce("thread_before", "tail_before", "thread", "tail_thread"),
             ),
         )
         .with_columns(l0=pl.coalesce("l0", "g1"), l1=pl.coalesce("l1", "g1"))
@@ -144,9 +152,7 @@ def _segments(frame: pl.DataFrame, row: Row, start: pl.Expr, end: pl.Expr) -> pl
     ).filter(pl.col("start_ns") < pl.col("end_ns"))
 
 
-def _host_segments(
-    before: pl.DataFrame, trace: Trace, launches: pl.DataFrame, thresholds: Thresholds
-) -> pl.DataFrame:
+def _host_segments(before: pl.DataFrame, trace: Trace, launches: pl.DataFrame, thresholds: Thresholds) -> pl.DataFrame:
     """The time before each launch, split at the borders of what the host did: start_ns, end_ns, state, name, op_name."""
     rows = states()
     base = before.select(
@@ -167,7 +173,11 @@ def _host_segments(
         grid.with_columns(state=top_class(len(rows)), end_ns=pl.col("at_ns") + pl.col("length_ns"))
         .filter((pl.col("state") < len(rows)) & (pl.col("length_ns") > 0))
         .select("state", "end_ns", start_ns="at_ns")
-        .with_columns(_new=((pl.col("state") != pl.col("state").shift(1)) | (pl.col("start_ns") != pl.col("end_ns").shift(1))).fill_null(value=True).cum_sum())
+        .with_columns(
+            _new=((pl.col("state") != pl.col("state").shift(1)) | (pl.col("start_ns") != pl.col("end_ns").shift(1)))
+            .fill_null(value=True)
+            .cum_sum()
+        )
         .group_by("_new", maintain_order=True)
         .agg(pl.col("start_ns").first(), pl.col("end_ns").last(), pl.col("state").first())
         .drop("_new")
@@ -217,10 +227,14 @@ def _ranges(frame: pl.DataFrame, state: pl.Expr) -> pl.DataFrame:
 def _matching(frame: pl.DataFrame) -> pl.DataFrame:
     """The ranges whose name is a named cause, with its `class`."""
     names = frame.select(pl.col("name").unique()).with_columns(text=pl.col("name").cast(pl.String))
-    names = names.filter(~pl.col("text").str.contains(DISPATCHER_OP)).with_columns(pl.lit(None, pl.Int32).alias("class"))
+    names = names.filter(~pl.col("text").str.contains(DISPATCHER_OP)).with_columns(
+        pl.lit(None, pl.Int32).alias("class")
+    )
     for row, pattern in named_causes():
         hit = pl.col("class").is_null() & pl.col("text").str.contains(pattern)
-        names = names.with_columns(pl.when(hit).then(states().index(row)).otherwise("class").cast(pl.Int32).alias("class"))
+        names = names.with_columns(
+            pl.when(hit).then(states().index(row)).otherwise("class").cast(pl.Int32).alias("class")
+        )
     return frame.join(names.filter(pl.col("class").is_not_null()).drop("text"), on="name")
 
 
@@ -245,7 +259,12 @@ def _name_states(split: pl.DataFrame, doing: pl.DataFrame, trace: Trace) -> pl.D
     rows = states()
     source = doing.filter(pl.col("name").is_not_null()).select(state="class", at_ns="start_ns", range_name="name")
     named = split.sort("start_ns").join_asof(
-        source.sort("at_ns"), left_on="start_ns", right_on="at_ns", by="state", strategy="backward", check_sortedness=False
+        source.sort("at_ns"),
+        left_on="start_ns",
+        right_on="at_ns",
+        by="state",
+        strategy="backward",
+        check_sortedness=False,
     )
     return named.select(
         "start_ns",
@@ -258,7 +277,7 @@ def _name_states(split: pl.DataFrame, doing: pl.DataFrame, trace: Trace) -> pl.D
 
 
 def waits(trace: Trace, launches: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """When the launching threads waited while this GPU was busy: start_ns, end_ns (disjoint), name, op of the wait."""
+    """When the launching threads waited while this GPU was busy: start_ns, end_ns (disjoint), name and op of the wait."""
     threads = launches["thread"].unique()
     calls = trace.calls.filter(pl.col("thread").is_in(threads)).with_columns(
         end_ns=pl.col("start_ns") + pl.col("duration_ns")
@@ -267,12 +286,15 @@ def waits(trace: Trace, launches: pl.DataFrame, pieces: pl.DataFrame) -> pl.Data
     copied = pieces.filter((pl.col("kind") == "copy") & pl.col("call").is_not_null())
     copy_ends = copied.group_by("call").agg(copied_ns=(pl.col("start_ns") + pl.col("duration_ns")).max())
     blocking = calls.join(copy_ends, on="call").filter(pl.col("copied_ns") <= pl.col("end_ns"))
-    both = pl.concat([syncs.select("start_ns", "end_ns", "name", "op"), blocking.select("start_ns", "end_ns", "name", "op")])
-    busy = union(pieces)
-    waited = cut(union(both), busy)
-    return waited.sort("start_ns").join_asof(
-        both.sort("start_ns").select("name", "op", at_ns="start_ns"), left_on="start_ns", right_on="at_ns"
+    columns = ["start_ns", "end_ns", "name", "op"]
+    both = pl.concat([syncs.select(columns), blocking.select(columns)]).sort("start_ns")
+    evidence = both.select(
+        at_ns="start_ns",
+        wait=pl.col("name").cast(pl.String),
+        wait_op=trace.ops["name"].cast(pl.String).gather(both["op"]),
     )
+    waited = cut(union(both), union(pieces))
+    return waited.sort("start_ns").join_asof(evidence, left_on="start_ns", right_on="at_ns").drop("at_ns")
 
 
 def _pay_debt(host: pl.DataFrame, waited: pl.DataFrame) -> pl.DataFrame:
@@ -286,7 +308,9 @@ def _pay_debt(host: pl.DataFrame, waited: pl.DataFrame) -> pl.DataFrame:
     ledger = (
         pl.concat(
             [
-                waited.select("start_ns", amount=pl.col("end_ns") - pl.col("start_ns"), segment=pl.lit(None, pl.UInt32)),
+                waited.select(
+                    "start_ns", amount=pl.col("end_ns") - pl.col("start_ns"), segment=pl.lit(None, pl.UInt32)
+                ),
                 host.filter(pays).select("start_ns", amount=pl.col("start_ns") - pl.col("end_ns"), segment="segment"),
             ]
         )
@@ -301,15 +325,20 @@ def _pay_debt(host: pl.DataFrame, waited: pl.DataFrame) -> pl.DataFrame:
     )
     rest = split.with_columns(start_ns="middle_ns").filter(pl.col("start_ns") < pl.col("end_ns"))
     paid = split.with_columns(end_ns="middle_ns").filter(pl.col("start_ns") < pl.col("end_ns"))
-    evidence = waited.select("name", "op", at_ns="start_ns").rename({"name": "wait"})
+    evidence = waited.select("wait", "wait_op", at_ns="start_ns")
     paid = paid.sort("start_ns").join_asof(evidence, left_on="start_ns", right_on="at_ns")
     lookup = pl.DataFrame(
-        {"state": range(len(rows)), "wall": [r.wall for r in rows], "cause": [r.cause for r in rows], "basis": [r.basis for r in rows]},
+        {
+            "state": range(len(rows)),
+            "wall": [r.wall for r in rows],
+            "cause": [r.cause for r in rows],
+            "basis": [r.basis for r in rows],
+        },
         schema_overrides={"state": pl.Int32},
     )
     columns = ["name", "op_name", "start_ns", "end_ns", "wall", "cause", "basis"]
     unpaid_rows = rest.join(lookup, on="state", maintain_order="left").select(columns)
     paid_rows = _segments(
-        paid.with_columns(name=pl.col("wait").cast(pl.String)), charges.SYNCHRONISATION, pl.col("start_ns"), pl.col("end_ns")
+        paid.with_columns(name="wait", op_name="wait_op"), charges.SYNCHRONISATION, pl.col("start_ns"), pl.col("end_ns")
     )
     return pl.concat([unpaid_rows, paid_rows.select(columns)])

@@ -108,4 +108,6 @@ def share_out(values: pl.DataFrame, total_ns: int) -> pl.Series:
     rounded = floor + (order <= missing).cast(pl.Int64)
     # a sum of floats may miss the integer by more than the remainders hold: the largest row takes it
     rest = total_ns - int(rounded.sum())
-    return rounded if rest == 0 else rounded + (column.abs().rank("ordinal", descending=True) == 1).cast(pl.Int64) * rest
+    return (
+        rounded if rest == 0 else rounded + (column.abs().rank("ordinal", descending=True) == 1).cast(pl.Int64) * rest
+    )

@@ -110,4 +110,6 @@ def _brought_back(into: pl.DataFrame, out: pl.DataFrame) -> pl.DataFrame:
     """Host-to-device copies, `offloaded` where as many bytes left the device earlier in the same step."""
     left = out.group_by("number", "bytes").agg(left_ns=pl.col("end_ns").min())
     known = into.join(left, on=["number", "bytes"], how="left", nulls_equal=True, maintain_order="left")
-    return known.with_columns(offloaded=(pl.col("left_ns") <= pl.col("start_ns")).fill_null(value=False)).drop("left_ns")
+    return known.with_columns(offloaded=(pl.col("left_ns") <= pl.col("start_ns")).fill_null(value=False)).drop(
+        "left_ns"
+    )

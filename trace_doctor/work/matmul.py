@@ -1,0 +1,107 @@
+"""FLOPs and bytes of matrix products. One multiply-add counts as two FLOPs; bytes are inputs once plus the output once."""
+
+from __future__ import annotations
+
+import math
+
+from trace_doctor.work.shapes import (
+    SCALAR_TYPES,
+    Argument,
+    Call,
+    Shape,
+    Volume,
+    Work,
+    broadcast,
+    integer,
+    numel,
+    read,
+    volume,
+    word,
+)
+
+
+def product(
+    call: Call,
+    *,
+    a: int = 0,
+    b: int = 1,
+    added: int | None = None,
+    transposed: bool = False,
+    out_dtype: int | None = None,
+) -> Work | None:
+    """`2 * batch * M * N * K` for `[.., M, K] x [.., K, N]`, as torch.utils.flop_counter counts mm, addmm, bmm, baddbmm.
+
+    Batch dimensions broadcast; a vector is a matrix of one row or column. `transposed`: b is stored `[N, K]`.
+    `added` is the position of a bias or of beta's matrix, `out_dtype` that of a concrete scalar type.
+    """
+    left, right = call.shape(a), call.shape(b)
+    if not left or not right:
+        return None
+    right = (*right[:-2], right[-1], right[-2]) if transposed and len(right) > 1 else right
+    result = _result_shape(left, right)
+    if result is None:
+        return None
+    dtype = call.argument(b if call.argument(a).dtype == "" else a).dtype
+    out = volume(result, _out_dtype(call.argument(out_dtype), dtype))
+    moved = read(call, a, b) + (read(call, added) if added is not None else Volume()) + out
+    return Work(2.0 * numel(result) * left[-1], moved, word(dtype))
+
+
+def grouped(call: Call, *, a: int = 0, b: int = 1, transposed: bool = False) -> Work | None:
+    """`2 * M * N * K` over all groups: `[M, K] x [G, K, N]`, `[M, K] x [K, N]` (M or K cut into groups) or `[G, M, K] x [G, K, N]`.
+
+    Unit FLOP. Every row is taken to belong to a group: rows padded behind the last offset would count too.
+    Source: torch.nn.functional.grouped_mm; the groups' sizes are device data and in no trace.
+    """
+    left, right = call.shape(a), call.shape(b)
+    if left is None or right is None or not {len(left), len(right)} <= {2, 3}:
+        return None
+    right = (*right[:-2], right[-1], right[-2]) if transposed else right
+    if left[-1] != right[-2]:
+        return None
+    batch = left[:1] if len(left) == len(right) == 3 else ()
+    out = (*batch, left[-2], right[-1]) if len(left) + len(right) != 4 else (*call.argument(2).members[:0], *left[:1], right[1])
+    dtype = call.argument(a).dtype
+    return Work(2.0 * numel(out) * left[-1], read(call, a, b) + volume(out, dtype), word(dtype))
+
+
+def packed_int4(call: Call) -> Work | None:
+    """`2 * M * N * K` of aten::_weight_int4pack_mm: activations `[M, K]`, scales and zeros `[K / group, N, 2]`.
+
+    Unit FLOP. The weight is stored in tiles whose shape hides N; its bytes are those of the packed int32 tensor.
+    Source: torch aten/src/ATen/native/cuda/int4mm.cu.
+    """
+    left, scales = call.shape(0), call.shape(3)
+    if left is None or scales is None or len(left) != 2 or len(scales) != 3:
+        return None
+    dtype = call.argument(0).dtype
+    out = (left[0], scales[1])
+    return Work(2.0 * numel(out) * left[1], read(call, 0, 1, 3) + volume(out, dtype), word(dtype))
+
+
+def triton_template(call: Call) -> Work | None:
+    """`2 * M * N * K` of Inductor's `triton_tem_fused_mm` kernels, whose inputs are the three matrices in any layout.
+
+    Unit FLOP. The product of the three sizes is `(M * N * K) ** 2`; with more tensors (bias, epilogue) it is unknown.
+    """
+    tensors = [argument for argument in call.arguments if argument.shape]
+    sizes = [numel(argument.shape or ()) for argument in tensors]
+    if len(tensors) != 3 or any(len(argument.shape or ()) != 2 for argument in tensors):
+        return None
+    multiplied = math.isqrt(math.prod(sizes))
+    if multiplied**2 != math.prod(sizes):
+        return None
+    moved = sum((volume(argument.shape, argument.dtype) for argument in tensors), Volume())
+    return Work(2.0 * multiplied, moved, word(tensors[0].dtype))
+
+
+def _result_shape(left: Shape, right: Shape) -> Shape | None:
+    rows, inner = (left[-2] if len(left) > 1 else 1), left[-1]
+    columns, shared = (right[-1], right[-2]) if len(right) > 1 else (1, right[0])
+    batch = broadcast([left[:-2], right[:-2]])
+    return None if batch is None or inner != shared else (*batch, rows, columns)
+
+
+def _out_dtype(requested: Argument, dtype: str) -> str:
+    code = integer(requested)
+    return SCALAR_TYPES.get(code, dtype) if code is not None else dtype
