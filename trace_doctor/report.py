@@ -24,12 +24,12 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all parts of the report."""
 
 
-class Tool(Struct):
+class Tool(Struct, frozen=True, kw_only=True):
     name: str = "trace-doctor"
     version: str = ""
 
 
-class Source(Struct):
+class Source(Struct, frozen=True, kw_only=True):
     """A file that went into the report."""
 
     path: str
@@ -39,7 +39,7 @@ class Source(Struct):
     sha256: str | None = None
 
 
-class DeviceRow(Struct):
+class DeviceRow(Struct, frozen=True, kw_only=True):
     """The GPU model and the peaks that numbers are held against."""
 
     name: str | None = None
@@ -57,7 +57,7 @@ class DeviceRow(Struct):
     """How the device was recognised and how sure that is."""
 
 
-class Workload(Struct):
+class Workload(Struct, frozen=True, kw_only=True):
     """Where the FLOPs come from."""
 
     flops_basis: Literal["model", "metadata", "shapes", "gpu_metrics"] | None = None
@@ -69,7 +69,7 @@ class Workload(Struct):
     """Share of the tensor-kernel time whose FLOPs are known."""
 
 
-class StepTime(Struct):
+class StepTime(Struct, frozen=True, kw_only=True):
     mean: float | None = None
     median: float | None = None
     min: int | None = None
@@ -77,7 +77,7 @@ class StepTime(Struct):
     p90: float | None = None
 
 
-class Step(Struct):
+class Step(Struct, frozen=True, kw_only=True):
     number: int
     start_ns: int
     duration_ns: int
@@ -85,7 +85,7 @@ class Step(Struct):
     why_not: str | None = None
 
 
-class WindowRow(Struct):
+class WindowRow(Struct, frozen=True, kw_only=True):
     rule: str = ""
     start_ns: int = 0
     duration_ns: int = 0
@@ -93,7 +93,7 @@ class WindowRow(Struct):
     steps: list[Step] = []
 
 
-class Metrics(Struct):
+class Metrics(Struct, frozen=True, kw_only=True):
     mfu: float | None = None
     """What is proven: `mfu_low`; null where unknown."""
     mfu_low: float | None = None
@@ -113,7 +113,7 @@ class Metrics(Struct):
     communication_overlap: float | None = None
 
 
-class Partition(Struct):
+class Partition(Struct, frozen=True, kw_only=True):
     """The window by what ran; compute + exposed communication + exposed copy + idle = window."""
 
     compute_ns: int = 0
@@ -124,7 +124,7 @@ class Partition(Struct):
     idle_ns: int = 0
 
 
-class Top(Struct):
+class Top(Struct, frozen=True, kw_only=True):
     """One of the largest contributors to a row of the ledger."""
 
     name: str
@@ -133,7 +133,7 @@ class Top(Struct):
     count: int = 0
 
 
-class LedgerRow(Struct):
+class LedgerRow(Struct, frozen=True, kw_only=True):
     wall: Wall
     cause: str
     time_ns: int
@@ -145,12 +145,12 @@ class LedgerRow(Struct):
     """The kernels, ops or host ranges that hold most of it."""
 
 
-class Scope(Struct):
+class Scope(Struct, frozen=True, kw_only=True):
     ranks: list[int] = []
     steps: list[int] = []
 
 
-class Evidence(Struct):
+class Evidence(Struct, frozen=True, kw_only=True):
     kind: str
     name: str
     rank: int | None = None
@@ -161,13 +161,13 @@ class Evidence(Struct):
     numbers: dict[str, float] = {}
 
 
-class Fix(Struct):
+class Fix(Struct, frozen=True, kw_only=True):
     summary: str
     code: str | None = None
     doc: str | None = None
 
 
-class Predicted(Struct):
+class Predicted(Struct, frozen=True, kw_only=True):
     step_time_ns: float | None = None
     mfu: float | None = None
     saved_ns_low: float | None = None
@@ -175,7 +175,7 @@ class Predicted(Struct):
     money_per_day: float | None = None
 
 
-class Finding(Struct):
+class Finding(Struct, frozen=True, kw_only=True):
     code: str
     title: str
     wall: Wall
@@ -191,12 +191,12 @@ class Finding(Struct):
     predicted: Predicted = Predicted()
 
 
-class Span(Struct):
+class Span(Struct, frozen=True, kw_only=True):
     start_ns: int = 0
     duration_ns: int = 0
 
 
-class Counts(Struct):
+class Counts(Struct, frozen=True, kw_only=True):
     """Inside the window."""
 
     kernels: int = 0
@@ -210,7 +210,7 @@ class Counts(Struct):
     frees: int = 0
 
 
-class Gpu(Struct):
+class Gpu(Struct, frozen=True, kw_only=True):
     rank: int | None = None
     process: str | None = None
     device: str = ""
@@ -224,12 +224,12 @@ class Gpu(Struct):
     metrics: Metrics = Metrics()
 
 
-class Spread(Struct):
+class Spread(Struct, frozen=True, kw_only=True):
     median: float | None = None
     p95: float | None = None
 
 
-class Collective(Struct):
+class Collective(Struct, frozen=True, kw_only=True):
     name: str
     group: str | None = None
     ranks: list[int] = []
@@ -244,12 +244,12 @@ class Collective(Struct):
     expected_bus_bandwidth: float | None = None
 
 
-class Abstained(Struct):
+class Abstained(Struct, frozen=True, kw_only=True):
     code: str
     why: str
 
 
-class Coverage(Struct):
+class Coverage(Struct, frozen=True, kw_only=True):
     kernels_linked_share: float | None = None
     shapes_share: float | None = None
     """Share of the tensor-kernel time that was launched under an op with recorded shapes."""
@@ -262,12 +262,12 @@ class Coverage(Struct):
     why: list[str] = []
 
 
-class Message(Struct):
+class Message(Struct, frozen=True, kw_only=True):
     code: str
     message: str
 
 
-class Report(Struct):
+class Report(Struct, frozen=True, kw_only=True):
     """What `analyze` returns and every format shows."""
 
     schema_version: str = SCHEMA_VERSION

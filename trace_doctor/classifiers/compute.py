@@ -70,7 +70,7 @@ def spread_model_flops(tensor: pl.DataFrame, model_flops: float) -> tuple[pl.Dat
     Returns the pieces and the FLOPs that no kernel can hold (negative: the shapes hold too many).
     """
     counted = tensor.filter(~pl.col("recompute"))
-    by_shapes = (counted["flops"] * counted["part"]).sum()
+    by_shapes = float((counted["flops"] * counted["part"]).sum())
     missing = model_flops - by_shapes
     blank = pl.col("flops").is_null()
     without_ns = tensor.filter(blank)["exclusive_ns"].sum()

@@ -32,7 +32,8 @@ def product(
     """`2 * batch * M * N * K` for `[.., M, K] x [.., K, N]`, as torch.utils.flop_counter counts mm, addmm, bmm, baddbmm.
 
     Batch dimensions broadcast; a vector is a matrix of one row or column. `transposed`: b is stored `[N, K]`.
-    `added` is the position of a bias or of beta's matrix, `out_dtype` that of a concrete scalar type.
+    `added` is the position of a bias or of beta's matrix, `out_dtype` that of a concrete scalar type. FP4 packs two values
+    of K into an element.
     """
     left, right = call.shape(a), call.shape(b)
     if not left or not right:
@@ -41,28 +42,28 @@ def product(
     result = _result_shape(left, right)
     if result is None:
         return None
-    dtype = call.argument(b if call.argument(a).dtype == "" else a).dtype
+    dtype = call.argument(a).dtype
     out = volume(result, _out_dtype(call.argument(out_dtype), dtype))
     moved = read(call, a, b) + (read(call, added) if added is not None else Volume()) + out
-    return Work(2.0 * numel(result) * left[-1], moved, word(dtype))
+    packed = 2.0 if dtype.endswith("_x2") else 1.0
+    return Work(2.0 * numel(result) * left[-1] * packed, moved, word(dtype))
 
 
-def grouped(call: Call, *, a: int = 0, b: int = 1, transposed: bool = False) -> Work | None:
-    """`2 * M * N * K` over all groups: `[M, K] x [G, K, N]`, `[M, K] x [K, N]` (M or K cut into groups) or `[G, M, K] x [G, K, N]`.
+def grouped(call: Call, *, a: int = 0, b: int = 1, offsets: int = 2) -> Work | None:
+    """`2 * M * N * K` summed over the groups of a grouped matmul, unit FLOP.
 
-    Unit FLOP. Every row is taken to belong to a group: rows padded behind the last offset would count too.
-    Source: torch.nn.functional.grouped_mm; the groups' sizes are device data and in no trace.
+    `[M, K] x [G, K, N]`, `[M, K] x [K, N]` (K is cut), `[G, M, K] x [K, N]` (N is cut) or `[G, M, K] x [G, K, N]`.
+    Every row is taken to belong to a group, for the groups' sizes are in no trace. Source: torch.nn.functional.grouped_mm.
     """
     left, right = call.shape(a), call.shape(b)
-    if left is None or right is None or not {len(left), len(right)} <= {2, 3}:
+    if left is None or right is None or {len(left), len(right)} - {2, 3} or left[-1] != right[-2]:
         return None
-    right = (*right[:-2], right[-1], right[-2]) if transposed else right
-    if left[-1] != right[-2]:
-        return None
-    batch = left[:1] if len(left) == len(right) == 3 else ()
-    out = (*batch, left[-2], right[-1]) if len(left) + len(right) != 4 else (*call.argument(2).members[:0], *left[:1], right[1])
+    batch = left[0] if len(left) == len(right) == 3 else 1
+    one_result = (batch, left[-2], right[-1])
+    results = numel(call.shape(offsets) or (1,)) if len(left) == len(right) == 2 else 1
     dtype = call.argument(a).dtype
-    return Work(2.0 * numel(out) * left[-1], read(call, a, b) + volume(out, dtype), word(dtype))
+    moved = read(call, a, b) + volume(one_result, dtype).times(results)
+    return Work(2.0 * numel(one_result) * left[-1], moved, word(dtype))
 
 
 def packed_int4(call: Call) -> Work | None:

@@ -1,0 +1,139 @@
+"""FLOPs and bytes of convolutions and their gradients. One multiply-add counts as two FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trace_doctor.work.shapes import Argument, Call, Shape, Volume, Work, flag, integers, numel, read, volume, word
+
+
+def forward(
+    call: Call,
+    *,
+    x: int = 0,
+    weight: int = 1,
+    bias: int | None = None,
+    stride: int = 3,
+    padding: int = 4,
+    dilation: int | None = 5,
+    transposed: int | None = None,
+    always_transposed: bool = False,
+) -> Work | None:
+    """`2 * N * prod(positions) * numel(weight)`, positions being the output's, of a transposed convolution the input's.
+
+    Unit FLOP; weight is `[out, in / groups, k..]`, so groups and depthwise need no care. The output follows from stride,
+    padding and dilation; without them from `call.output`. Source: conv_flop_count of torch.utils.flop_counter.
+    """
+    data, filters = call.shape(x), call.shape(weight)
+    if data is None or filters is None or len(data) != len(filters) or len(data) < 3:
+        return None
+    is_transposed = always_transposed or bool(flag(call.argument(transposed)))
+    geometry = [_per_dimension(call.argument(position), len(data) - 2) for position in (stride, padding, dilation)]
+    output = call.output or (None if is_transposed else _output(data, filters, geometry))
+    positions = data if is_transposed else output
+    if positions is None:
+        return None
+    written = volume(output, call.argument(x).dtype) if output else Volume()
+    moved = read(call, x, weight, *([bias] if bias is not None else [])) + written
+    return Work(_flops(positions, filters), moved, word(call.argument(x).dtype))
+
+
+def backward(
+    call: Call, *, grad: int = 0, x: int = 1, weight: int = 2, transposed: int = 7, output_mask: int = 10
+) -> Work | None:
+    """Forward's FLOPs once for the input's gradient and once for the weight's, as `output_mask` asks (both if unknown).
+
+    Unit FLOP. Source: conv_backward_flop of torch.utils.flop_counter.
+    """
+    gradient, data, filters = call.shape(grad), call.shape(x), call.shape(weight)
+    if gradient is None or data is None or filters is None or not len(gradient) == len(data) == len(filters) > 2:
+        return None
+    is_transposed = flag(call.argument(transposed))
+    if is_transposed is None:
+        is_transposed = filters[0] != gradient[1]
+    wants_data, wants_filters = _mask(call.argument(output_mask))
+    dtype = call.argument(x).dtype
+    written = volume(data, dtype).times(wants_data) + volume(filters, dtype).times(wants_filters)
+    flops = _flops(data if is_transposed else gradient, filters) * (wants_data + wants_filters)
+    return Work(flops, read(call, grad, x, weight) + written, word(dtype))
+
+
+def one_gradient(call: Call, *, grad: int = 1, other: int = 2) -> Work | None:
+    """`2 * N * prod(positions of the gradient) * numel(weight)`: one of the two gradients, in ops of torch before 1.11.
+
+    Unit FLOP. `other` is the weight or, in the weight's gradient, the input; then the weight is `call.output`.
+    Source: cudnn_convolution_backward_input and _weight in torch 1.8 native_functions.yaml.
+    """
+    gradient, second = call.shape(grad), call.shape(other)
+    filters = call.output or second
+    if gradient is None or filters is None or len(filters) < 3 or len(gradient) != len(filters):
+        return None
+    if call.output is None and call.name.endswith("_weight"):
+        return None
+    dtype = call.argument(grad).dtype
+    flops = _flops(gradient, filters)
+    result = filters if call.output else (gradient[0], filters[1], *gradient[2:])
+    return Work(flops, read(call, grad, other) + volume(result, dtype), word(dtype))
+
+
+def complete(calls: Iterable[Call]) -> list[Call]:
+    """The calls, those that lack their geometry told it by a convolution's backward in the same trace.
+
+    Traces without `Concrete Inputs` do not say stride and padding, but backward lists input, weight and output's gradient.
+    A pair of shapes that went with several results stays unknown.
+    """
+    calls = list(calls)
+    outputs: dict[tuple[Shape, Shape], set[Shape]] = {}
+    weights: dict[tuple[Shape, Shape], set[Shape]] = {}
+    for call in calls:
+        order = _BACKWARD_ORDER.get(call.name)
+        grad, data, filters = (call.shape(position) for position in order) if order else (None, None, None)
+        if grad and data and filters:
+            outputs.setdefault((data, filters), set()).add(grad)
+            weights.setdefault((data, grad), set()).add(filters)
+    return [_told(call, outputs, weights) for call in calls]
+
+
+# Where grad_output, input and weight stand.
+_BACKWARD_ORDER = {
+    "aten::convolution_backward": (0, 1, 2),
+    "aten::cudnn_convolution_backward": (1, 0, 2),
+    "aten::miopen_convolution_backward": (1, 0, 2),
+}
+
+
+def _told(
+    call: Call, outputs: dict[tuple[Shape, Shape], set[Shape]], weights: dict[tuple[Shape, Shape], set[Shape]]
+) -> Call:
+    if call.name.endswith("_backward_weight"):
+        grad, data = call.shape(1), call.shape(2)
+        found = weights.get((data or (), grad or ()), set())
+    else:
+        found = outputs.get((call.shape(0) or (), call.shape(1) or ()), set())
+    return call._replace(output=next(iter(found))) if len(found) == 1 else call
+
+
+def _flops(positions: Shape, filters: Shape) -> float:
+    return 2.0 * positions[0] * numel(positions[2:]) * numel(filters)
+
+
+def _output(data: Shape, filters: Shape, geometry: list[Shape | None]) -> Shape | None:
+    stride, padding, dilation = geometry
+    if stride is None or padding is None or dilation is None or 0 in stride:
+        return None
+    axes = zip(data[2:], filters[2:], stride, padding, dilation, strict=True)
+    spatial = tuple((size + 2 * pad - step * (kernel - 1) - 1) // jump + 1 for size, kernel, jump, pad, step in axes)
+    return (data[0], filters[0], *spatial) if min(spatial) > 0 else None
+
+
+def _per_dimension(argument: Argument, dimensions: int) -> Shape | None:
+    values = integers(argument)
+    if values is None:
+        return None
+    values = values * dimensions if len(values) == 1 else values
+    return values if len(values) == dimensions else None
+
+
+def _mask(argument: Argument) -> tuple[int, int]:
+    wanted = [item.strip() in ("True", "true", "1") for item in argument.concrete.strip("[]").split(",")]
+    return (int(wanted[0]), int(wanted[1])) if len(wanted) == 3 else (1, 1)
