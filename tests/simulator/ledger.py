@@ -13,6 +13,7 @@ from statistics import median
 from tests.simulator.machine import US, Ran, Run
 
 Ledger = dict[tuple[str, str], float]
+Rounded = dict[tuple[str, str], int]
 Span = tuple[int, int]
 
 CLASSES = ("tensor", "compute", "communication", "copy", "idle")
@@ -33,7 +34,7 @@ HOST_CAUSES = (
 """In the order in which the first match wins."""
 
 
-def of(run: Run, window: Span | None = None) -> dict[tuple[str, str], int]:
+def of(run: Run, window: Span | None = None) -> Rounded:
     """The nanoseconds of every cause, rounded; rows that vanish are left out."""
     start_ns, end_ns = window or used_window(run)
     rows: Ledger = defaultdict(float)
@@ -45,6 +46,15 @@ def of(run: Run, window: Span | None = None) -> dict[tuple[str, str], int]:
     for row, time_ns in explain(run, gaps, busy_spans(run, start_ns, end_ns)).items():
         rows[row] += time_ns
     return {row: rounded for row, time_ns in rows.items() if (rounded := round(time_ns))}
+
+
+def near(found: Rounded, known: Rounded) -> Rounded:
+    """`found`, with what lies within rounding of `known` taken as equal: a row is rounded by less than 1 ns."""
+    rows = found | {row: 0 for row in known if row not in found}
+    close = {
+        row: known.get(row, 0) if abs(time_ns - known.get(row, 0)) <= 1 else time_ns for row, time_ns in rows.items()
+    }
+    return {row: time_ns for row, time_ns in close.items() if row in known or time_ns}
 
 
 # ---- section 2

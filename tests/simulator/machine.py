@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.simulator.work import H100, Activity, Gpu, Op, copy
 
@@ -139,11 +139,26 @@ class Run:
         mark.end_ns = self.now_ns
 
     @contextmanager
-    def range(self, name: str, category: str = "cpu_op", **fields: object) -> Iterator[Range]:
+    def range(
+        self,
+        name: str,
+        category: str = "cpu_op",
+        *,
+        op: Op | None = None,
+        sequence: int | None = None,
+        forward_thread: int | None = None,
+    ) -> Iterator[Range]:
         """A named host range; ops, annotations and the profiler's own overhead differ by category."""
         self._externals += 1
         entry = Range(
-            category=category, name=name, thread=self.thread, start_ns=self.now_ns, external=self._externals, **fields  # type: ignore[arg-type]
+            category=category,
+            name=name,
+            thread=self.thread,
+            start_ns=self.now_ns,
+            op=op,
+            sequence=sequence,
+            forward_thread=forward_thread,
+            external=self._externals,
         )
         self.ranges.append(entry)
         self._open.append(entry)
@@ -170,10 +185,10 @@ class Run:
     def backward(self, node: str) -> Iterator[None]:
         """A node of the autograd graph, run by autograd's own thread."""
         self._sequence -= 1
-        numbers = {"sequence": self._sequence, "forward_thread": 1}
-        with self.on_thread(AUTOGRAD), self.range(f"autograd::engine::evaluate_function: {node}", **numbers):
+        engine = f"autograd::engine::evaluate_function: {node}"
+        with self.on_thread(AUTOGRAD), self.range(engine, sequence=self._sequence, forward_thread=1):
             self.host(1 * US)
-            with self.range(node, **numbers):
+            with self.range(node, sequence=self._sequence, forward_thread=1):
                 self.host(1 * US)
                 yield
             self.host(1 * US)
@@ -199,7 +214,9 @@ class Run:
 
     # ---- the GPU
 
-    def do(self, op: Op, *, stream: int = COMPUTE, before_ns: int = 3 * US, recompute: bool = False, call_ns: int = CALL_NS) -> None:
+    def do(
+        self, op: Op, *, stream: int = COMPUTE, before_ns: int = 3 * US, recompute: bool = False, call_ns: int = CALL_NS
+    ) -> None:
         """Call an op: its wrappers, some dispatch, its launches."""
         is_forward = self.thread == MAIN or recompute
         self._sequence += is_forward
@@ -247,7 +264,9 @@ class Run:
         """An activity whose launch the profiler did not record."""
         self._run(work, None, stream=stream, delay_ns=delay_ns)
 
-    def _run(self, work: Activity, call: Call | None, *, stream: int, delay_ns: int = 0, recompute: bool = False) -> Ran:
+    def _run(
+        self, work: Activity, call: Call | None, *, stream: int, delay_ns: int = 0, recompute: bool = False
+    ) -> Ran:
         ready_ns = (self.now_ns if call is None else call.end_ns) + LATENCY_NS
         free_ns = self._free_ns.get(stream, 0) + DEVICE_GAP_NS
         start_ns = max(ready_ns, free_ns, self._hold_ns.pop(stream, 0)) + delay_ns
@@ -295,8 +314,8 @@ class Run:
 
     def item(self) -> None:
         """`tensor.item()`: a copy of one number, and the wait for it."""
-        scalar = {"shapes": [[]], "dtypes": ["c10::BFloat16"], "concrete": [""]}
-        outer, inner = (Op(name=name, **scalar) for name in ("aten::item", "aten::_local_scalar_dense"))  # type: ignore[arg-type]
+        outer = Op(name="aten::item", shapes=[[]], dtypes=["c10::BFloat16"])
+        inner = replace(outer, name="aten::_local_scalar_dense")
         with self.range(outer.name, op=outer), self.range(inner.name, op=inner):
             self.host(1 * US)
             self.launch(copy("DtoH", 2))

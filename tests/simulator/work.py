@@ -6,12 +6,16 @@ they can be held against what trace_doctor finds from names and shapes.
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 BF16, FP32, FP8, INT64 = "c10::BFloat16", "float", "c10::Float8_e4m3fn", "long int"
 SIZE = {BF16: 2, FP32: 4, FP8: 1, INT64: 8, "bool": 1, "unsigned char": 1}
+
+KERNELS: dict[str, str] = tomllib.loads(Path(__file__).with_name("kernels.toml").read_text(encoding="utf-8"))
 
 Kind = Literal["tensor", "compute", "communication", "copy", "set"]
 
@@ -93,22 +97,22 @@ def tensor(
 ) -> Op:
     """An op with one tensor kernel that reaches `efficiency` of its dtype's peak."""
     duration_ns = round(1e9 * flops / gpu.peak_flops[dtype] / efficiency)
-    run = Activity(name=kernel, duration_ns=duration_ns, kind="tensor", flops=flops, bytes_moved=bytes_moved, dtype=dtype)
+    run = Activity(
+        name=kernel, duration_ns=duration_ns, kind="tensor", flops=flops, bytes_moved=bytes_moved, dtype=dtype
+    )
     return Op(name=op, shapes=shapes, dtypes=dtypes, concrete=concrete, launches=(run,))
 
 
-GEMM = "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"
-GEMM_BY_DTYPE = {
-    BF16: (GEMM, "bf16"),
-    FP32: ("sm80_xmma_gemm_tf32f32_tf32f32_f32_tn_n_tilesize128x128x32_stage4_warpsize2x2x1_tensor16x8x8_kernel", "tf32"),
-}
+GEMM_BY_DTYPE = {BF16: ("gemm", "bf16"), FP32: ("gemm_tf32", "tf32")}
 
 
 def mm(m: int, n: int, k: int, *, efficiency: float = 0.7, of: str = BF16) -> Op:
     """aten::mm of [m, k] and [k, n]; float inputs run in TF32."""
     kernel, dtype = GEMM_BY_DTYPE[of]
     traffic = SIZE[of] * (m * k + k * n + m * n)
-    return tensor("aten::mm", [[m, k], [k, n]], [of, of], kernel, 2.0 * m * n * k, traffic, efficiency, dtype=dtype)
+    return tensor(
+        "aten::mm", [[m, k], [k, n]], [of, of], KERNELS[kernel], 2.0 * m * n * k, traffic, efficiency, dtype=dtype
+    )
 
 
 def addmm(m: int, n: int, k: int, *, efficiency: float = 0.7) -> Op:
@@ -117,13 +121,17 @@ def addmm(m: int, n: int, k: int, *, efficiency: float = 0.7) -> Op:
     shapes: list[Any] = [[n], [m, k], [k, n], [], []]
     dtypes = [BF16, BF16, BF16, "Scalar", "Scalar"]
     concrete = ["", "", "", "1", "1"]
-    return tensor("aten::addmm", shapes, dtypes, GEMM, 2.0 * m * n * k, traffic, efficiency, concrete=concrete)
+    return tensor(
+        "aten::addmm", shapes, dtypes, KERNELS["gemm"], 2.0 * m * n * k, traffic, efficiency, concrete=concrete
+    )
 
 
 def bmm(b: int, m: int, n: int, k: int, *, efficiency: float = 0.6) -> Op:
     """aten::bmm of [b, m, k] and [b, k, n]."""
     traffic = 2 * b * (m * k + k * n + m * n)
-    return tensor("aten::bmm", [[b, m, k], [b, k, n]], [BF16, BF16], GEMM, 2.0 * b * m * n * k, traffic, efficiency)
+    return tensor(
+        "aten::bmm", [[b, m, k], [b, k, n]], [BF16, BF16], KERNELS["gemm"], 2.0 * b * m * n * k, traffic, efficiency
+    )
 
 
 def scaled_mm(m: int, n: int, k: int, *, efficiency: float = 0.6) -> Op:
@@ -131,12 +139,18 @@ def scaled_mm(m: int, n: int, k: int, *, efficiency: float = 0.6) -> Op:
     shapes: list[Any] = [[m, k], [k, n], [], [], [], [], [], []]
     dtypes = [FP8, FP8, FP32, FP32, "", "", "Scalar", "Scalar"]
     concrete = ["", "", "", "", "", "", "15", "True"]
-    kernel = "sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize64x256x128_warpgroupsize2x1x1_bias_bf16_execute_segment_k_off_kernel__5x_cublas"
     traffic = m * k + k * n + 2 * m * n
-    return tensor("aten::_scaled_mm", shapes, dtypes, kernel, 2.0 * m * n * k, traffic, efficiency, dtype="fp8", concrete=concrete)
-
-
-FLASH = "pytorch_flash::Flash_{0}_kernel_traits<{1}, 128, 64, 4, {2}cutlass::bfloat16_t, pytorch_flash::Flash_kernel_traits<{1}, 128, 64, 4, cutlass::bfloat16_t> >"
+    return tensor(
+        "aten::_scaled_mm",
+        shapes,
+        dtypes,
+        KERNELS["gemm_fp8"],
+        2.0 * m * n * k,
+        traffic,
+        efficiency,
+        dtype="fp8",
+        concrete=concrete,
+    )
 
 
 def flash_forward(batch: int, heads: int, tokens: int, width: int, *, efficiency: float = 0.55) -> Op:
@@ -144,7 +158,7 @@ def flash_forward(batch: int, heads: int, tokens: int, width: int, *, efficiency
     shape = [batch, heads, tokens, width]
     flops = 2 * 2.0 * prod(shape) * tokens / 2
     traffic = 2 * 4 * prod(shape) + 4 * batch * heads * tokens
-    kernel = f"void pytorch_flash::flash_fwd_kernel<{FLASH.format('fwd', width, 'false, false, ')}, false, true, false, false, true, true, false, false>(pytorch_flash::Flash_fwd_params)"
+    kernel = KERNELS["flash_forward"].format(width=width)
     by_head = [batch, tokens, heads, width]
     outer = Op(
         name="aten::scaled_dot_product_attention",
@@ -160,38 +174,38 @@ def flash_forward(batch: int, heads: int, tokens: int, width: int, *, efficiency
     )
     inner = tensor(
         "aten::_flash_attention_forward",
-        [by_head, by_head, by_head, [], [], [], [], [], [], [], [], [], [], [], []],
-        [BF16, BF16, BF16, "", "", "Scalar", "Scalar", "Scalar", "Scalar", "Scalar", "", "", "", "", ""],
+        [*[by_head] * 3, *[[]] * 12],
+        [*[BF16] * 3, "", "", *["Scalar"] * 5, *[""] * 5],
         kernel,
         flops,
         traffic,
         efficiency,
-        concrete=["", "", "", "", "", str(tokens), str(tokens), "0.", "True", "False", "", "", "", "", ""],
+        concrete=[*[""] * 5, str(tokens), str(tokens), "0.", "True", "False", *[""] * 5],
     )
     return inner.within(outer, middle)
 
 
 def flash_backward(batch: int, heads: int, tokens: int, width: int, *, efficiency: float = 0.45) -> Op:
-    """Its backward: five matmuls of which half is masked away."""
+    """Its backward: four matmuls of the model (the fifth, that recomputes the scores, is the kernel's own affair), half masked away."""
     shape, by_head = [batch, heads, tokens, width], [batch, tokens, heads, width]
-    flops = 5 * 2.0 * prod(shape) * tokens / 2
+    flops = 4 * 2.0 * prod(shape) * tokens / 2
     traffic = 2 * 8 * prod(shape) + 4 * batch * heads * tokens
-    kernel = f"void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<{FLASH.format('bwd', width, '')}, false, true, false, false, true, true, false>(pytorch_flash::Flash_bwd_params)"
+    kernel = KERNELS["flash_backward"].format(width=width)
     outer = Op(
         name="aten::_scaled_dot_product_flash_attention_backward",
-        shapes=[shape, shape, shape, shape, shape, [batch, heads, tokens], [], [], [], [], [], [], [], [], []],
-        dtypes=[BF16, BF16, BF16, BF16, BF16, FP32, "", "", "Scalar", "Scalar", "Scalar", "Scalar", "unsigned long int", "", ""],
-        concrete=["", "", "", "", "", "", "", "", str(tokens), str(tokens), "0.", "True", "", "", ""],
+        shapes=[*[shape] * 5, [batch, heads, tokens], *[[]] * 9],
+        dtypes=[*[BF16] * 5, FP32, "", "", *["Scalar"] * 4, "unsigned long int", "", ""],
+        concrete=[*[""] * 8, str(tokens), str(tokens), "0.", "True", *[""] * 3],
     )
     inner = tensor(
         "aten::_flash_attention_backward",
-        [by_head, by_head, by_head, by_head, by_head, [batch, heads, tokens], [], [], [], [], [], [], [], [], [], [], []],
-        [BF16, BF16, BF16, BF16, BF16, FP32, "", "", "Scalar", "Scalar", "Scalar", "Scalar", "unsigned long int", "", "", "", ""],
+        [*[by_head] * 5, [batch, heads, tokens], *[[]] * 11],
+        [*[BF16] * 5, FP32, "", "", *["Scalar"] * 4, "unsigned long int", *[""] * 4],
         kernel,
         flops,
         traffic,
         efficiency,
-        concrete=["", "", "", "", "", "", "", "", str(tokens), str(tokens), "0.", "True", "", "", "", "", ""],
+        concrete=[*[""] * 8, str(tokens), str(tokens), "0.", "True", *[""] * 5],
     )
     return inner.within(outer)
 
@@ -219,43 +233,46 @@ def moving(
     return Op(name=op, shapes=shapes, dtypes=dtypes, concrete=concrete, launches=(run,))
 
 
-def _vectorised(functor: str, tensors: int) -> str:
-    arrays = f"std::array<char*, {tensors}ul>"
-    return f"void at::native::vectorized_elementwise_kernel<8, {functor}, {arrays} >(int, {functor}, {arrays})"
-
-
 def add(shape: list[int], **how: Any) -> Op:
     """aten::add of two tensors: the residual connection."""
-    kernel = _vectorised("at::native::CUDAFunctor_add<c10::BFloat16>", 3)
     return moving(
-        "aten::add", [shape, shape, []], [BF16, BF16, "Scalar"], kernel, "elementwise", 6 * prod(shape), concrete=["", "", "1"], **how
+        "aten::add",
+        [shape, shape, []],
+        [BF16, BF16, "Scalar"],
+        KERNELS["add"],
+        "elementwise",
+        6 * prod(shape),
+        concrete=["", "", "1"],
+        **how,
     )
 
 
 def mul(shape: list[int], **how: Any) -> Op:
     """aten::mul of two tensors."""
-    functor = "at::native::BinaryFunctor<c10::BFloat16, c10::BFloat16, c10::BFloat16, at::native::binary_internal::MulFunctor<float> >"
-    return moving("aten::mul", [shape, shape], [BF16, BF16], _vectorised(functor, 3), "elementwise", 6 * prod(shape), **how)
+    return moving("aten::mul", [shape, shape], [BF16, BF16], KERNELS["mul"], "elementwise", 6 * prod(shape), **how)
 
 
 def gelu(shape: list[int], **how: Any) -> Op:
     """aten::gelu."""
-    functor = "at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#4}::operator()() const::{lambda(c10::BFloat16)#1}"
-    return moving("aten::gelu", [shape, []], [BF16, ""], _vectorised(functor, 2), "elementwise", 4 * prod(shape), **how)
+    return moving("aten::gelu", [shape, []], [BF16, ""], KERNELS["gelu"], "elementwise", 4 * prod(shape), **how)
 
 
 def gelu_backward(shape: list[int], **how: Any) -> Op:
     """aten::gelu_backward."""
-    functor = "at::native::GeluBackwardCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#4}::operator()() const::{lambda(c10::BFloat16, c10::BFloat16)#1}"
     return moving(
-        "aten::gelu_backward", [shape, shape, []], [BF16, BF16, ""], _vectorised(functor, 3), "elementwise", 6 * prod(shape), **how
+        "aten::gelu_backward",
+        [shape, shape, []],
+        [BF16, BF16, ""],
+        KERNELS["gelu_backward"],
+        "elementwise",
+        6 * prod(shape),
+        **how,
     )
 
 
 def layer_norm(rows: list[int], width: int, **how: Any) -> Op:
     """aten::native_layer_norm over the last dimension: reads x, weight and bias; writes y and two statistics a row."""
     traffic = 2 * (2 * prod(rows) * width + 2 * width) + 2 * 4 * prod(rows)
-    kernel = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(int, float, c10::BFloat16 const*, c10::BFloat16 const*, c10::BFloat16 const*, float*, float*, c10::BFloat16*)"
     outer = Op(
         name="aten::layer_norm",
         shapes=[[*rows, width], [], [width], [width], [], []],
@@ -266,7 +283,7 @@ def layer_norm(rows: list[int], width: int, **how: Any) -> Op:
         "aten::native_layer_norm",
         [[*rows, width], [], [width], [width], []],
         [BF16, "ScalarList", BF16, BF16, "Scalar"],
-        kernel,
+        KERNELS["layer_norm"],
         "normalisation",
         traffic,
         concrete=["", f"[{width}]", "", "", "1.0000000000000001e-05"],
@@ -274,14 +291,27 @@ def layer_norm(rows: list[int], width: int, **how: Any) -> Op:
     ).within(outer)
 
 
+def layer_norm_backward(rows: list[int], width: int, **how: Any) -> Op:
+    """aten::native_layer_norm_backward: reads the gradient, x, two statistics a row and the weight; writes three gradients."""
+    return moving(
+        "aten::native_layer_norm_backward",
+        [[*rows, width], [*rows, width], [], [*rows, 1], [*rows, 1], [width], [width], []],
+        [BF16, BF16, "ScalarList", FP32, FP32, BF16, BF16, "ScalarList"],
+        KERNELS["layer_norm_backward"],
+        "normalisation",
+        2 * (3 * prod(rows) * width + 4 * width) + 2 * 4 * prod(rows),
+        concrete=["", "", f"[{width}]", "", "", "", "", "[True, True, True]"],
+        **how,
+    )
+
+
 def softmax(shape: list[int], **how: Any) -> Op:
     """aten::_softmax over the last dimension."""
-    kernel = "void (anonymous namespace)::softmax_warp_forward<c10::BFloat16, c10::BFloat16, float, 10, false, false>(c10::BFloat16*, c10::BFloat16 const*, int, int, int, bool const*, int, bool)"
     return moving(
         "aten::_softmax",
         [shape, [], []],
         [BF16, "Scalar", "Scalar"],
-        kernel,
+        KERNELS["softmax"],
         "softmax",
         4 * prod(shape),
         concrete=["", "-1", "False"],
@@ -289,14 +319,27 @@ def softmax(shape: list[int], **how: Any) -> Op:
     )
 
 
+def softmax_backward(shape: list[int], **how: Any) -> Op:
+    """aten::_softmax_backward_data."""
+    return moving(
+        "aten::_softmax_backward_data",
+        [shape, shape, [], []],
+        [BF16, BF16, "Scalar", "Scalar"],
+        KERNELS["softmax_backward"],
+        "softmax",
+        6 * prod(shape),
+        concrete=["", "", "-1", "15"],
+        **how,
+    )
+
+
 def total(rows: int, width: int, **how: Any) -> Op:
     """aten::sum over the rows: the gradient of a bias."""
-    functor = "at::native::ReduceOp<c10::BFloat16, at::native::func_wrapper_t<c10::BFloat16, at::native::sum_functor<c10::BFloat16, float, c10::BFloat16>::operator()(at::TensorIterator&)::{lambda(float, float)#1}>, unsigned int, c10::BFloat16, 4, 4>"
     return moving(
         "aten::sum",
         [[rows, width], [], [], []],
         [BF16, "ScalarList", "Scalar", ""],
-        f"void at::native::reduce_kernel<128, 4, {functor} >({functor})",
+        KERNELS["total"],
         "reduction",
         2 * (rows * width + width),
         concrete=["", "[0]", "True", ""],
@@ -306,7 +349,6 @@ def total(rows: int, width: int, **how: Any) -> Op:
 
 def embedding(entries: int, width: int, tokens: int, **how: Any) -> Op:
     """aten::embedding: one row read and written a token."""
-    kernel = "void at::native::(anonymous namespace)::indexSelectLargeIndex<c10::BFloat16, long, unsigned int, 2, 2, -2, true>(at::cuda::detail::TensorInfo<c10::BFloat16, unsigned int>, at::cuda::detail::TensorInfo<c10::BFloat16 const, unsigned int>, at::cuda::detail::TensorInfo<long const, unsigned int>, int, int, unsigned int, unsigned int, long)"
     outer = Op(
         name="aten::embedding",
         shapes=[[entries, width], [tokens], [], [], []],
@@ -317,7 +359,7 @@ def embedding(entries: int, width: int, tokens: int, **how: Any) -> Op:
         "aten::index_select",
         [[entries, width], [], [tokens]],
         [BF16, "Scalar", INT64],
-        kernel,
+        KERNELS["embedding"],
         "embedding",
         2 * 2 * tokens * width + 8 * tokens,
         concrete=["", "0", ""],
@@ -327,12 +369,11 @@ def embedding(entries: int, width: int, tokens: int, **how: Any) -> Op:
 
 def log_softmax(rows: int, width: int, **how: Any) -> Op:
     """aten::_log_softmax of the logits: part of the loss."""
-    kernel = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::BFloat16, float, c10::BFloat16, at::native::(anonymous namespace)::LogSoftMaxForwardEpilogue>(c10::BFloat16*, c10::BFloat16 const*, int)"
     return moving(
         "aten::_log_softmax",
         [[rows, width], [], []],
         [BF16, "Scalar", "Scalar"],
-        kernel,
+        KERNELS["log_softmax"],
         "softmax",
         4 * rows * width,
         concrete=["", "1", "False"],
@@ -342,12 +383,11 @@ def log_softmax(rows: int, width: int, **how: Any) -> Op:
 
 def log_softmax_backward(rows: int, width: int, **how: Any) -> Op:
     """aten::_log_softmax_backward_data."""
-    kernel = "void at::native::(anonymous namespace)::cunn_SoftMaxBackward<8, c10::BFloat16, float, c10::BFloat16, at::native::(anonymous namespace)::LogSoftMaxBackwardEpilogue>(c10::BFloat16*, c10::BFloat16 const*, c10::BFloat16 const*, int)"
     return moving(
         "aten::_log_softmax_backward_data",
         [[rows, width], [rows, width], [], []],
         [BF16, BF16, "Scalar", "Scalar"],
-        kernel,
+        KERNELS["log_softmax_backward"],
         "softmax",
         6 * rows * width,
         concrete=["", "", "1", "15"],
@@ -357,12 +397,11 @@ def log_softmax_backward(rows: int, width: int, **how: Any) -> Op:
 
 def nll_loss(rows: int, width: int, *, duration_ns: int = 8_000) -> Op:
     """aten::nll_loss_forward: one number a row is read; trace formats don't say how many bytes that is."""
-    kernel = "void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<c10::BFloat16, float, long>(c10::BFloat16*, c10::BFloat16*, c10::BFloat16 const*, long const*, c10::BFloat16 const*, bool, long, long, long, long)"
     return moving(
         "aten::nll_loss_forward",
         [[rows, width], [rows], [], [], []],
         [BF16, INT64, "", "Scalar", "Scalar"],
-        kernel,
+        KERNELS["nll_loss"],
         "loss",
         None,
         duration_ns=duration_ns,
@@ -372,12 +411,11 @@ def nll_loss(rows: int, width: int, *, duration_ns: int = 8_000) -> Op:
 
 def transpose(shape: list[int], **how: Any) -> Op:
     """aten::copy_ into another layout: what `.contiguous()` does."""
-    functor = "at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#12}::operator()() const::{lambda(c10::BFloat16)#1}>(at::TensorIteratorBase&, at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda()#12}::operator()() const::{lambda(c10::BFloat16)#1} const&)::{lambda(int)#1}"
     return moving(
         "aten::copy_",
         [shape, shape, []],
         [BF16, BF16, "Scalar"],
-        f"void at::native::elementwise_kernel<128, 4, {functor}>(int, {functor})",
+        KERNELS["transpose"],
         "layout",
         4 * prod(shape),
         concrete=["", "", "False"],
@@ -387,12 +425,11 @@ def transpose(shape: list[int], **how: Any) -> Op:
 
 def dropout(shape: list[int], **how: Any) -> Op:
     """aten::native_dropout: reads x, writes y and a mask of one byte an element."""
-    kernel = "void at::native::(anonymous namespace)::fused_dropout_kernel_vec<c10::BFloat16, float, unsigned int, 1, 8, bool>(at::cuda::detail::TensorInfo<c10::BFloat16 const, unsigned int>, at::cuda::detail::TensorInfo<c10::BFloat16, unsigned int>, at::cuda::detail::TensorInfo<bool, unsigned int>, unsigned int, float, at::PhiloxCudaState)"
     return moving(
         "aten::native_dropout",
         [shape, [], []],
         [BF16, "Scalar", "Scalar"],
-        kernel,
+        KERNELS["dropout"],
         "random",
         5 * prod(shape),
         concrete=["", "0.10000000000000001", "True"],
@@ -402,12 +439,11 @@ def dropout(shape: list[int], **how: Any) -> Op:
 
 def sort(length: int, *, duration_ns: int) -> Op:
     """aten::sort of one row."""
-    kernel = "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<at_cuda_detail::cub::DeviceRadixSortPolicy<float, long, unsigned long long>::Policy900, true, float, long, unsigned long long, int, int>(int*, int*, unsigned long long*, unsigned long long const*, float*, float const*, long*, long const*, int, int, int)"
     return moving(
         "aten::sort",
         [[length], [], [], []],
         [FP32, "", "Scalar", "Scalar"],
-        kernel,
+        KERNELS["sort"],
         "sort",
         None,
         duration_ns=duration_ns,
@@ -417,12 +453,11 @@ def sort(length: int, *, duration_ns: int) -> Op:
 
 def adamw(sizes: list[list[int]], **how: Any) -> Op:
     """aten::_fused_adamw_: reads parameter, gradient and two moments, writes all but the gradient."""
-    kernel = "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<c10::BFloat16, 4, (at::native::(anonymous namespace)::ADAM_MODE)1, false>, float const*, double, double, double, double, double, bool, float*, float*>(at::native::(anonymous namespace)::FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::FusedAdamMathFunctor<c10::BFloat16, 4, (at::native::(anonymous namespace)::ADAM_MODE)1, false>, float const*, double, double, double, double, double, bool, float*, float*)"
     return moving(
         "aten::_fused_adamw_",
         [sizes, sizes, sizes, sizes, [], [[]] * len(sizes), [], [], [], [], [], [], [], [], []],
         ["TensorList"] * 6 + ["Scalar"] * 7 + ["", ""],
-        kernel,
+        KERNELS["adamw"],
         "optimizer",
         2 * 7 * sum(prod(size) for size in sizes),
         **how,
@@ -488,7 +523,9 @@ COPIES = {
 }
 
 
-def copy(direction: str, size_bytes: int, *, pinned: bool = True, cause: str | None = None, duration_ns: int | None = None) -> Activity:
+def copy(
+    direction: str, size_bytes: int, *, pinned: bool = True, cause: str | None = None, duration_ns: int | None = None
+) -> Activity:
     """A copy; host memory is pinned or pageable (five times slower)."""
     name, usual, rate = COPIES[direction]
     if not pinned:

@@ -19,8 +19,6 @@ class Sizes(NamedTuple):
     heads: int
     query: int
     key: int
-    depth: int
-    depth_values: int
 
 
 def attention(
@@ -34,7 +32,6 @@ def attention(
     lengths: tuple[int, int, int, int] | None = None,
     backward: bool = False,
     bias: int | None = None,
-    out: int | None = None,
 ) -> Work | None:
     """`2 * B * H * area * (d + d_v)` forward, twice that backward; area is `s_q * s_k` less what mask or window cut off.
 
@@ -43,22 +40,21 @@ def attention(
     FLOPs are null where the mask or the sequences' lengths are not told. Bytes: q, k, v and the result once; backward
     reads those and the result's gradient and writes three gradients.
     """
-    sizes, packed = _sizes(call, layout, q, lengths)
-    is_causal = _is_causal(call, causal, mask_kind)
-    flops = None
-    if sizes is not None and (is_causal is not None or sizes.query == 1):
-        left, right = _window(call, window, causal=bool(is_causal) and sizes.query > 1)
-        area = attended_area(sizes.query, sizes.key, left, right)
-        flops = 2.0 * sizes.batch * sizes.heads * area * (sizes.depth + sizes.depth_values) * (2 if backward else 1)
+    query, key, values = (call.shape(q + offset) for offset in range(3))
+    if not query or not key or not values:
+        return None
+    packed = lengths is not None and call.shape(lengths[0]) is not None
+    sizes = _packed(call, query, key, values, lengths) if packed and lengths else _dense(query, key, values, layout)
     if sizes is None and not packed:
         return None
-    extra = [bias] if bias is not None else []
-    inputs, result = read(call, q, q + 1, q + 2), read(call, q)
-    if backward:
-        moved = inputs.times(2) + result.times(2) + read(call, *extra)
-    else:
-        moved = inputs + result + read(call, *extra)
-    del out
+    matmuls = 4.0 if backward else 2.0
+    area = None if sizes is None else _area(call, sizes, window, is_causal=_is_causal(call, causal, mask_kind))
+    flops = (
+        None if sizes is None or area is None else matmuls * sizes.batch * sizes.heads * area * (query[-1] + values[-1])
+    )
+    result = read(call, q).times(values[-1] / max(query[-1], 1))
+    moved = (read(call, q, q + 1, q + 2) + result).times(2 if backward else 1)
+    moved += read(call, *([bias] if bias is not None else []))
     return Work(flops, moved, word(call.argument(q).dtype))
 
 
@@ -79,7 +75,7 @@ def _triangle(side: int) -> float:
 
 
 def _is_causal(call: Call, causal: int | None, mask_kind: int | None) -> bool | None:
-    """xFormers' kinds: 0 none, 1 and 2 causal (from top left, from bottom right)."""
+    """Kinds of xFormers: 0 none, 1 and 2 causal (from top left, from bottom right)."""
     if causal is not None:
         return flag(call.argument(causal))
     kind = integer(call.argument(mask_kind))
@@ -93,31 +89,31 @@ def _window(call: Call, window: tuple[int, int] | None, *, causal: bool) -> tupl
     return left, 0 if causal else right
 
 
-def _sizes(call: Call, layout: str, q: int, lengths: tuple[int, int, int, int] | None) -> tuple[Sizes | None, bool]:
-    """The sizes, and whether the call packs sequences of unknown lengths."""
-    shapes = [call.shape(q + offset) for offset in range(3)]
-    query, key, values = shapes
-    if query is None or key is None or values is None:
-        return None, False
-    cumulative = call.shape(lengths[0]) if lengths else None
-    if cumulative is not None and lengths is not None:
-        return _packed(call, (query, key, values), lengths), True
-    if not len(query) == len(key) == len(values) == 4:
-        return None, False
-    sequence, heads = (2, 1) if layout == "bhsd" else (1, 2)
-    fits = query[0] == key[0] and query[3] == key[3] and key[sequence] == values[sequence]
-    return (Sizes(query[0], query[heads], query[sequence], key[sequence], query[3], values[3]) if fits else None), False
+def _area(call: Call, sizes: Sizes, window: tuple[int, int] | None, *, is_causal: bool | None) -> float | None:
+    """Attended pairs of a head; null where the trace does not say whether the mask is causal."""
+    if sizes.query == 1:
+        is_causal = False
+    if is_causal is None:
+        return None
+    left, right = _window(call, window, causal=is_causal)
+    return attended_area(sizes.query, sizes.key, left, right)
 
 
-def _packed(call: Call, shapes: tuple[Shape, Shape, Shape], lengths: tuple[int, int, int, int]) -> Sizes | None:
-    """Packed sequences `[tokens, heads, d]` are known only where all have the greatest length."""
-    query, key, values = (shape[-3:] for shape in shapes)
+def _dense(query: Shape, key: Shape, values: Shape, layout: str) -> Sizes | None:
+    """Layout "bhsd" is torch's own, "bshd" that of flash-attention; heads may be cut in groups (xFormers, five dimensions)."""
+    if not len(query) == len(key) == len(values) >= 4 or query[0] != key[0] or query[-1] != key[-1]:
+        return None
+    sequence = -2 if layout == "bhsd" else 1
+    heads = numel(query[1:-2] if layout == "bhsd" else query[2:-1])
+    return Sizes(query[0], heads, query[sequence], key[sequence]) if key[sequence] == values[sequence] else None
+
+
+def _packed(call: Call, query: Shape, key: Shape, values: Shape, lengths: tuple[int, int, int, int]) -> Sizes | None:
+    """Packed sequences `[tokens, heads, d]`; their lengths are known only where all are the longest."""
     longest_query, longest_key = integer(call.argument(lengths[2])), integer(call.argument(lengths[3]))
     batch = numel(call.shape(lengths[0]) or ()) - 1
-    if not longest_query or not longest_key or batch < 1 or not len(query) == len(key) == len(values) == 3:
+    if not longest_query or not longest_key or batch < 1 or min(len(query), len(key), len(values)) < 3:
         return None
-    tokens_query = numel(shapes[0][:-2])
-    tokens_key = numel(shapes[1][:-2])
-    if tokens_query != batch * longest_query or tokens_key != batch * longest_key:
-        return None
-    return Sizes(batch, query[1], longest_query, longest_key, query[2], values[2])
+    tokens = (numel(query[:-2]), numel(key[:-2]))
+    is_even = tokens == (batch * longest_query, batch * longest_key)
+    return Sizes(batch, query[-2], longest_query, longest_key) if is_even else None

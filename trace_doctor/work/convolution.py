@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trace_doctor.work.shapes import Argument, Call, Shape, Volume, Work, flag, integers, numel, read, volume, word
+from trace_doctor.work.shapes import (
+    Argument,
+    Call,
+    Shape,
+    Volume,
+    Work,
+    flag,
+    integer,
+    integers,
+    numel,
+    read,
+    volume,
+    word,
+)
 
 
 def forward(
@@ -15,9 +28,11 @@ def forward(
     bias: int | None = None,
     stride: int = 3,
     padding: int = 4,
-    dilation: int | None = 5,
+    dilation: int = 5,
     transposed: int | None = None,
     always_transposed: bool = False,
+    output_padding: int | None = None,
+    groups: int | None = None,
 ) -> Work | None:
     """`2 * N * prod(positions) * numel(weight)`, positions being the output's, of a transposed convolution the input's.
 
@@ -27,14 +42,19 @@ def forward(
     data, filters = call.shape(x), call.shape(weight)
     if data is None or filters is None or len(data) != len(filters) or len(data) < 3:
         return None
-    is_transposed = always_transposed or bool(flag(call.argument(transposed)))
     geometry = [_per_dimension(call.argument(position), len(data) - 2) for position in (stride, padding, dilation)]
-    output = call.output or (None if is_transposed else _output(data, filters, geometry))
+    is_transposed = always_transposed or bool(flag(call.argument(transposed)))
+    if is_transposed:
+        extra = _per_dimension(call.argument(output_padding), len(data) - 2)
+        output = _transposed_output(data, filters, geometry, extra, integer(call.argument(groups)))
+    else:
+        output = _output(data, filters, geometry)
+    output = output or call.output
     positions = data if is_transposed else output
     if positions is None:
         return None
-    written = volume(output, call.argument(x).dtype) if output else Volume()
-    moved = read(call, x, weight, *([bias] if bias is not None else [])) + written
+    written = volume(output, call.argument(x).dtype)
+    moved = read(call, x, weight) + written + (read(call, bias) if bias is not None else Volume())
     return Work(_flops(positions, filters), moved, word(call.argument(x).dtype))
 
 
@@ -61,37 +81,32 @@ def backward(
 def one_gradient(call: Call, *, grad: int = 1, other: int = 2) -> Work | None:
     """`2 * N * prod(positions of the gradient) * numel(weight)`: one of the two gradients, in ops of torch before 1.11.
 
-    Unit FLOP. `other` is the weight or, in the weight's gradient, the input; then the weight is `call.output`.
-    Source: cudnn_convolution_backward_input and _weight in torch 1.8 native_functions.yaml.
+    Unit FLOP. `other` is the weight, or the input in the weight's gradient; the result is `call.output`, which the op around
+    tells. Source: cudnn_convolution_backward_input and _weight in torch 1.8 native_functions.yaml.
     """
-    gradient, second = call.shape(grad), call.shape(other)
-    filters = call.output or second
-    if gradient is None or filters is None or len(filters) < 3 or len(gradient) != len(filters):
-        return None
-    if call.output is None and call.name.endswith("_weight"):
+    gradient, result = call.shape(grad), call.output
+    filters = result if call.name.endswith("_weight") else call.shape(other)
+    if gradient is None or result is None or filters is None or not len(gradient) == len(filters) == len(result) > 2:
         return None
     dtype = call.argument(grad).dtype
-    flops = _flops(gradient, filters)
-    result = filters if call.output else (gradient[0], filters[1], *gradient[2:])
-    return Work(flops, read(call, grad, other) + volume(result, dtype), word(dtype))
+    return Work(_flops(gradient, filters), read(call, grad, other) + volume(result, dtype), word(dtype))
 
 
-def complete(calls: Iterable[Call]) -> list[Call]:
-    """The calls, those that lack their geometry told it by a convolution's backward in the same trace.
+def complete(calls: Iterable[Call], around: Iterable[Call | None]) -> list[Call]:
+    """The calls, those that lack their output's shape told it by others; `around` is the backward op that holds each call.
 
-    Traces without `Concrete Inputs` do not say stride and padding, but backward lists input, weight and output's gradient.
-    A pair of shapes that went with several results stays unknown.
+    Traces without `Concrete Inputs` do not say stride and padding, but a convolution's backward lists input, weight and the
+    output's gradient. A pair of input and weight that went with several outputs stays unknown.
     """
-    calls = list(calls)
+    pairs = list(zip(calls, around, strict=True))
     outputs: dict[tuple[Shape, Shape], set[Shape]] = {}
-    weights: dict[tuple[Shape, Shape], set[Shape]] = {}
-    for call in calls:
-        order = _BACKWARD_ORDER.get(call.name)
-        grad, data, filters = (call.shape(position) for position in order) if order else (None, None, None)
+    for call, _ in pairs:
+        grad, data, filters = (
+            call.shape(position) for position in _BACKWARD_ORDER.get(call.name, ()) or (None, None, None)
+        )
         if grad and data and filters:
             outputs.setdefault((data, filters), set()).add(grad)
-            weights.setdefault((data, grad), set()).add(filters)
-    return [_told(call, outputs, weights) for call in calls]
+    return [_told(call, outer, outputs) for call, outer in pairs]
 
 
 # Where grad_output, input and weight stand.
@@ -100,16 +115,13 @@ _BACKWARD_ORDER = {
     "aten::cudnn_convolution_backward": (1, 0, 2),
     "aten::miopen_convolution_backward": (1, 0, 2),
 }
+HOLDS_GRADIENTS = ["aten::cudnn_convolution_backward", "aten::miopen_convolution_backward"]
 
 
-def _told(
-    call: Call, outputs: dict[tuple[Shape, Shape], set[Shape]], weights: dict[tuple[Shape, Shape], set[Shape]]
-) -> Call:
-    if call.name.endswith("_backward_weight"):
-        grad, data = call.shape(1), call.shape(2)
-        found = weights.get((data or (), grad or ()), set())
-    else:
-        found = outputs.get((call.shape(0) or (), call.shape(1) or ()), set())
+def _told(call: Call, around: Call | None, outputs: dict[tuple[Shape, Shape], set[Shape]]) -> Call:
+    if call.name.endswith(("_backward_weight", "_backward_input")):
+        return call._replace(output=around.shape(2 if call.name.endswith("_weight") else 0) if around else None)
+    found = outputs.get((call.shape(0) or (), call.shape(1) or ()), set())
     return call._replace(output=next(iter(found))) if len(found) == 1 else call
 
 
@@ -124,6 +136,19 @@ def _output(data: Shape, filters: Shape, geometry: list[Shape | None]) -> Shape 
     axes = zip(data[2:], filters[2:], stride, padding, dilation, strict=True)
     spatial = tuple((size + 2 * pad - step * (kernel - 1) - 1) // jump + 1 for size, kernel, jump, pad, step in axes)
     return (data[0], filters[0], *spatial) if min(spatial) > 0 else None
+
+
+def _transposed_output(
+    data: Shape, filters: Shape, geometry: list[Shape | None], extra: Shape | None, groups: int | None
+) -> Shape | None:
+    stride, padding, dilation = geometry
+    if stride is None or padding is None or dilation is None or extra is None or not groups:
+        return None
+    axes = zip(data[2:], filters[2:], stride, padding, dilation, extra, strict=True)
+    spatial = tuple(
+        (size - 1) * jump - 2 * pad + step * (kernel - 1) + more + 1 for size, kernel, jump, pad, step, more in axes
+    )
+    return (data[0], filters[1] * groups, *spatial) if min(spatial) > 0 else None
 
 
 def _per_dimension(argument: Argument, dimensions: int) -> Shape | None:

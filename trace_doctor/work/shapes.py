@@ -71,7 +71,8 @@ SCALAR_TYPES: dict[int, str] = {
     26: "c10::Float8_e4m3fnuz",
 }
 _NOT_A_TENSOR = ("Scalar", "ScalarList", "None")
-_MAX_ARGUMENTS = 512
+# Bounds that no tensor reaches; they keep every product of a hostile file's numbers inside a float.
+_MAX_ARGUMENTS, _MAX_DIMENSIONS, _MAX_SIZE = 512, 12, 1 << 40
 
 
 class Argument(NamedTuple):
@@ -84,7 +85,7 @@ class Argument(NamedTuple):
 
 
 class Call(NamedTuple):
-    """An op and its inputs. `output`: the result's shape, where another op of the trace tells it."""
+    """An op and its inputs. `output`: shape of the result, where another op of the trace tells it."""
 
     name: str
     arguments: tuple[Argument, ...]
@@ -168,7 +169,9 @@ def integers(argument: Argument) -> tuple[int, ...] | None:
     """A concrete input that is an integer or a list of them, such as "[1, 1]" or "2"; null otherwise."""
     text = argument.concrete.strip()
     parsed = _decode(text if text.startswith("[") else f"[{text}]")
-    if not isinstance(parsed, list) or not parsed or not all(type(value) is int for value in parsed):
+    if not isinstance(parsed, list) or not 0 < len(parsed) <= _MAX_DIMENSIONS:
+        return None
+    if not all(type(value) is int and abs(value) < _MAX_SIZE for value in parsed):
         return None
     return tuple(parsed)
 
@@ -213,7 +216,7 @@ def _argument(dims: Any, dtype: str, concrete: str, *, typed: bool) -> Argument:
 
 
 def _is_shape(dims: Any) -> bool:
-    return isinstance(dims, list) and all(type(size) is int and 0 <= size < 1 << 48 for size in dims)
+    return isinstance(dims, list) and len(dims) <= _MAX_DIMENSIONS and all(type(size) is int and 0 <= size < _MAX_SIZE for size in dims)
 
 
 def _array(text: str | None) -> list[Any]:

@@ -1,0 +1,110 @@
+"""op → launch → activity: which op a launch nests in, which call launched an activity, and what each call does."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+
+import polars as pl
+
+from trace_doctor.loaders.nesting import nest
+from trace_doctor.trace import CALL_KINDS, Meta, Trace
+
+_ENQUEUING = ["launch", "graph_launch", "copy", "set"]
+_FAR_BETTER = 2
+"""Another process takes a device over from the loader's guess when it explains more than this many times as much of it."""
+
+
+def link(trace: Trace) -> Trace:
+    """Fills `ops.parent`, `calls.kind`, `calls.op`, and `activities.process`, `.call` and `.op`.
+
+    - `calls.kind` comes from calls.toml. A call of unknown name that enqueued an activity is of that activity's kind.
+    - `ops.parent` and `calls.op` come from nesting on the same thread (`nesting.nest`), so backward ops stand under the
+      autograd thread's own ranges.
+    - An activity belongs to the call of the same (process, correlation); ids of 0 or less mean none. Where several calls share
+      an id (runtime and driver rows of one launch), the one that enqueues work wins, and of several such the first: it
+      encloses the others.
+    - Correlation ids are unique within a process only. Where several processes launch work, a device belongs to the process
+      that the loader names, unless another explains more than twice as many of its activities: a call that enqueues work,
+      of the same id, begun before the activity.
+    """
+    parent, around = nest(trace.ops, trace.calls)
+    calls = trace.calls.with_columns(kind=call_kinds(trace.calls["name"]), op=around)
+    launchers = _launchers(calls.with_columns(process=processes(trace.meta, calls["thread"])))
+    activities = _with_processes(trace.activities, launchers)
+    call = activities.join(launchers, on=["process", "correlation"], how="left", maintain_order="left")["call_right"]
+    activities = activities.with_columns(call=call, op=calls["op"].gather(call))
+    return replace(
+        trace,
+        activities=activities,
+        ops=trace.ops.with_columns(parent=parent),
+        calls=calls.with_columns(kind=_kinds_by_effect(calls["kind"], activities)),
+    )
+
+
+def call_kinds(names: pl.Series) -> pl.Series:
+    """What each API call does, from its name: CALL_KINDS."""
+    distinct = names.unique().drop_nulls()
+    kinds = pl.Series([_kind(name) for name in distinct.cast(pl.String)], dtype=CALL_KINDS)
+    return names.replace_strict(distinct, kinds, default="other", return_dtype=CALL_KINDS).rename("kind")
+
+
+def _kind(name: str) -> str:
+    return next((kind for kind, pattern in _patterns() if pattern.match(name)), "other")
+
+
+@cache
+def _patterns() -> list[tuple[str, re.Pattern[str]]]:
+    table = tomllib.loads(files("trace_doctor.loaders").joinpath("calls.toml").read_text(encoding="utf-8"))
+    return [(row["kind"], re.compile(row["pattern"])) for row in table["call"]]
+
+
+def processes(meta: Meta, threads: pl.Series) -> pl.Series:
+    """The process of each of these threads."""
+    return pl.Series("process", [thread.process for thread in meta.threads], dtype=pl.UInt16).gather(threads)
+
+
+def _launchers(calls: pl.DataFrame) -> pl.DataFrame:
+    """One call for every (process, correlation): process, correlation, call, start_ns."""
+    return (
+        calls.filter(pl.col("correlation") > 0)
+        .select("process", "correlation", "call", "start_ns", enqueues=pl.col("kind").is_in(_ENQUEUING))
+        .sort(~pl.col("enqueues"), "start_ns")
+        .unique(["process", "correlation"], keep="first", maintain_order=True)
+    )
+
+
+def _with_processes(activities: pl.DataFrame, launchers: pl.DataFrame) -> pl.DataFrame:
+    """The activities with `process` as the calls show it, see `link`."""
+    able = launchers.filter("enqueues")
+    if able["process"].n_unique() < 2:
+        return activities
+    explained = (
+        activities.filter(pl.col("correlation") > 0)
+        .select("device", "correlation", "start_ns", guess="process")
+        .join(able, on="correlation", suffix="_call")
+        .filter(pl.col("start_ns_call") <= pl.col("start_ns"))
+        .group_by("device", "process")
+        .agg(count=pl.len(), is_guess=(pl.col("process") == pl.col("guess")).any())
+        # the loader's guess needs no majority, only to be not far behind
+        .with_columns(weight=pl.col("count") * pl.when("is_guess").then(_FAR_BETTER).otherwise(1))
+        .sort("device", "weight", "is_guess", "process", descending=[False, True, True, False])
+        .unique("device", keep="first", maintain_order=True)
+        .select("device", owner="process")
+    )
+    return (
+        activities.join(explained, on="device", how="left", maintain_order="left")
+        .with_columns(process=pl.coalesce("owner", "process"))
+        .drop("owner")
+    )
+
+
+def _kinds_by_effect(kinds: pl.Series, activities: pl.DataFrame) -> pl.Series:
+    """Kinds of calls, those of unknown name by what they enqueued."""
+    effects = activities.filter(pl.col("call").is_not_null()).select("call", "kind").unique("call", keep="first")
+    effects = effects.filter((kinds == "other").gather(effects["call"]))
+    effect = effects["kind"].cast(pl.String).replace_strict({"copy": "copy", "set": "set"}, default="launch", return_dtype=CALL_KINDS)
+    return kinds.scatter(effects["call"], effect) if len(effects) else kinds

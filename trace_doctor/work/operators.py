@@ -1,0 +1,221 @@
+"""Model FLOPs and bytes of every kernel, from the shapes of the op that launched it.
+
+An op's work is computed once per signature by the formula that `formulas.toml` names, and split by duration among the
+kernels that the op launched. Only the innermost op counts: aten::linear > aten::addmm is one matmul.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+from functools import cache, partial
+from importlib import resources
+from types import ModuleType
+from typing import Any
+
+import polars as pl
+
+from trace_doctor.trace import Trace
+from trace_doctor.work import attention, convolution, matmul, memory_ops, recompute
+from trace_doctor.work.ancestors import at, is_one_of, nearest
+from trace_doctor.work.shapes import DTYPES, Call, Work, parse
+
+Formula = Callable[[Call], Work | None]
+
+_MODULES: dict[str, ModuleType] = {
+    "matmul": matmul,
+    "convolution": convolution,
+    "attention": attention,
+    "memory_ops": memory_ops,
+}
+_RECORDED = ["name", "shapes", "dtypes", "concrete"]
+_SIGNATURE = [*_RECORDED, "outer_shapes"]
+_WORK_SCHEMA = {
+    "flops": pl.Float64,
+    "known_bytes": pl.Float64,
+    "untyped_elements": pl.Float64,
+    "op_dtype": pl.String,
+    "is_tensor_op": pl.Boolean,
+}
+_WIDTHS = {word: width for width, word in DTYPES.values() if word} | {"tf32": 4}
+
+
+def estimate(trace: Trace) -> pl.DataFrame:
+    """One row per activity: activity, flops, bytes_moved, op_dtype, recompute, has_shapes, formula_op, op_row.
+
+    `flops` are those of tensor kernels, `bytes_moved` what a compute kernel must move at least; null is unknown. `op_dtype`
+    is the op's dtype word ("bf16"; float32 says "fp32", whether it ran as TF32 only the kernel's name tells). `recompute`:
+    forward work done again in backward. `has_shapes`: an op around the launch recorded its inputs. `formula_op` and
+    `op_row`: the op whose work this is. Kernels of a CUDA graph get nothing, for the op around the launch is not theirs.
+    Needs `linking.link` and `kernels.classify` to have run.
+    """
+    ops = trace.ops.select("op", "parent", "sequence", "forward_thread", *_RECORDED)
+    works = _works(ops)
+    launches = _owners(_launches(trace), ops, works)
+    shares = _split(launches.join(works, left_on="owner", right_on="op", how="left", maintain_order="left"))
+    again = recompute.find(ops, attention_forward())
+    shapes = nearest(ops["parent"], ops["shapes"].is_not_null() & ~is_one_of(ops["shapes"], ["[]"]))
+    return shares.select(
+        "activity",
+        "flops",
+        "bytes_moved",
+        "op_dtype",
+        at(again, launches["op"]).fill_null(value=False).alias("recompute"),
+        at(shapes, launches["op"]).is_not_null().alias("has_shapes"),
+        at(ops["name"], launches["owner"]).cast(pl.String).alias("formula_op"),
+        pl.col("owner").alias("op_row"),
+    )
+
+
+@cache
+def formulas() -> tuple[dict[str, Formula], tuple[tuple[re.Pattern[str], Formula], ...]]:
+    """The formulas of `formulas.toml`: by the op's name, and by a pattern of it."""
+    text = resources.files("trace_doctor.work").joinpath("formulas.toml").read_text(encoding="utf-8")
+    by_name: dict[str, Formula] = {}
+    by_pattern: list[tuple[re.Pattern[str], Formula]] = []
+    for entry in tomllib.loads(text)["formula"]:
+        formula = _formula(entry)
+        by_name |= dict.fromkeys(entry.get("ops", []), formula)
+        by_pattern += [(re.compile(pattern), formula) for pattern in entry.get("patterns", [])]
+    return by_name, tuple(by_pattern)
+
+
+def formula_of(name: str) -> Formula | None:
+    """The formula for an op's name, whose in-place form (`aten::add_`) counts like the other; null where there is none."""
+    by_name, by_pattern = formulas()
+    found = by_name.get(name) or by_name.get(name.removesuffix("_"))
+    return found or next((formula for pattern, formula in by_pattern if pattern.search(name)), None)
+
+
+@cache
+def attention_forward() -> list[str]:
+    """Names of the fused attention ops that run forward."""
+    by_name, _ = formulas()
+    return [
+        name
+        for name, formula in by_name.items()
+        if _module(formula) is attention and not _keywords(formula).get("backward")
+    ]
+
+
+def _formula(entry: dict[str, Any]) -> Formula:
+    module, _, function = str(entry["function"]).partition(".")
+    keywords = {key: value for key, value in entry.items() if key not in ("function", "ops", "patterns")}
+    return partial(getattr(_MODULES[module], function), **keywords)
+
+
+def _keywords(formula: Formula) -> dict[str, Any]:
+    return formula.keywords if isinstance(formula, partial) else {}
+
+
+def _module(formula: Formula) -> ModuleType | None:
+    inner = formula.func if isinstance(formula, partial) else formula
+    return _MODULES.get(inner.__module__.rpartition(".")[2])
+
+
+def _works(ops: pl.DataFrame) -> pl.DataFrame:
+    """Ops that have a formula and shapes it can use: op, and the columns of _WORK_SCHEMA."""
+    named = [name for name in ops["name"].unique().cast(pl.String) if name is not None and formula_of(name)]
+    candidates = _with_outer_shapes(ops).filter(is_one_of(ops["name"], named), pl.col("shapes").is_not_null())
+    signatures = candidates.select(_SIGNATURE).unique(maintain_order=True)
+    computed = pl.DataFrame(_work_rows(signatures), schema=_WORK_SCHEMA, orient="row")
+    known = pl.concat([signatures, computed], how="horizontal").filter(pl.col("is_tensor_op").is_not_null())
+    return candidates.join(known, on=_SIGNATURE, how="inner", nulls_equal=True).select("op", *_WORK_SCHEMA)
+
+
+def _with_outer_shapes(ops: pl.DataFrame) -> pl.DataFrame:
+    """Ops with `outer_shapes`: the inputs of the convolution backward that holds an op for one of its gradients."""
+    holds = is_one_of(ops["name"], convolution.HOLDS_GRADIENTS)
+    outer = at(ops["shapes"], nearest(ops["parent"], holds).set(holds, None)) if holds.any() else None
+    return ops.with_columns(
+        pl.lit(None, dtype=ops["shapes"].dtype).alias("outer_shapes") if outer is None else outer.alias("outer_shapes")
+    )
+
+
+def _work_rows(signatures: pl.DataFrame) -> list[tuple[Any, ...]]:
+    """A row of _WORK_SCHEMA per signature, all null where it has no work."""
+    texts = list(signatures.select(pl.all().cast(pl.String)).iter_rows())
+    calls = [parse(*text[:4]) for text in texts]
+    around = [parse("", text[4], None, None) for call, text in zip(calls, texts, strict=True) if call]
+    complete = iter(convolution.complete((call for call in calls if call), around))
+    rows = (_work_row(next(complete)) if call else None for call in calls)
+    return [row or (None,) * len(_WORK_SCHEMA) for row in rows]
+
+
+def _work_row(call: Call) -> tuple[Any, ...] | None:
+    formula = formula_of(call.name)
+    work = formula(call) if formula else None
+    if formula is None or work is None:
+        return None
+    is_tensor_op = _module(formula) is not memory_ops
+    return work.flops, work.moved.known_bytes, work.moved.untyped_elements, work.dtype, is_tensor_op
+
+
+def _launches(trace: Trace) -> pl.DataFrame:
+    """Activities with what decides their share: activity, op, duration_ns, is_tensor, is_other, width_bytes."""
+    activities = trace.activities
+    is_compute = activities["kind"] == "compute"
+    kind = at(trace.calls["kind"].cast(pl.String), activities["call"])
+    is_tensor = activities["tensor"].fill_null(value=False)
+    direct = is_compute & ~(kind == "graph_launch").fill_null(value=False)
+    return activities.select(
+        "activity",
+        "op",
+        "duration_ns",
+        (is_tensor & direct).alias("is_tensor"),
+        (~is_tensor & direct).alias("is_other"),
+        _widths(activities).alias("width_bytes"),
+    )
+
+
+def _owners(launches: pl.DataFrame, ops: pl.DataFrame, works: pl.DataFrame) -> pl.DataFrame:
+    """Launches with `owner`: the op whose work they do.
+
+    A tensor kernel takes the nearest op with a formula for FLOPs, unless that op holds another such op whose kernels have the
+    work already. Other kernels take the nearest op with any formula; where its work went to tensor kernels they get none.
+    """
+    heavy = _marked(works.filter("is_tensor_op")["op"], ops.height)
+    any_work = _marked(works["op"], ops.height)
+    near_heavy, near_any = nearest(ops["parent"], heavy), nearest(ops["parent"], any_work)
+    for_tensor = at(near_heavy, launches["op"]).set(~launches["is_tensor"], None)
+    used = _marked(for_tensor.drop_nulls().unique(), ops.height)
+    around = at(nearest(ops["parent"], used), ops["parent"].filter(used))
+    composite = _marked(around.drop_nulls().unique(), ops.height)
+    for_tensor = for_tensor.set(at(composite, for_tensor).fill_null(value=False), None)
+    for_other = at(near_any, launches["op"]).set(~launches["is_other"], None)
+    for_other = for_other.set(at(used, for_other).fill_null(value=False), None)
+    return launches.with_columns(pl.coalesce(for_tensor, for_other).alias("owner"))
+
+
+def _split(launches: pl.DataFrame) -> pl.DataFrame:
+    """The owner's work by duration among its launches; evenly where all of them took no time."""
+    total = pl.col("duration_ns").sum().over("owner")
+    share = pl.when(total > 0).then(pl.col("duration_ns") / total).otherwise(1 / pl.len().over("owner"))
+    untyped = (
+        pl.when(pl.col("untyped_elements") > 0).then(pl.col("untyped_elements") * pl.col("width_bytes")).otherwise(0)
+    )
+    return launches.with_columns(
+        pl.when("is_tensor").then(pl.col("flops") * share).alias("flops"),
+        ((pl.col("known_bytes") + untyped) * share).alias("bytes_moved"),
+    )
+
+
+def _widths(activities: pl.DataFrame) -> pl.Series:
+    """Bytes of an element as the kernel's name tells: PyTorch's opaque copies, then the classified dtype, then a C++ type."""
+    names = activities.select("name", "dtype").unique()
+    text = pl.col("name").cast(pl.String)
+    opaque = text.str.extract(r"OpaqueType<(\d+)", 1).cast(pl.Float64, strict=False)
+    classified = pl.col("dtype").replace_strict(_WIDTHS, default=None, return_dtype=pl.Float64)
+    cpp = text.str.extract(r"[<, ](double|float|int|long|bool|c10::Half|c10::BFloat16|__half|__nv_bfloat16)[,>]", 1)
+    typed = cpp.replace_strict(_CPP_WIDTHS, default=None, return_dtype=pl.Float64)
+    known = names.with_columns(pl.coalesce(opaque, classified, typed).alias("width"))
+    return activities.join(known, on=["name", "dtype"], how="left", nulls_equal=True, maintain_order="left")["width"]
+
+
+_CPP_WIDTHS = {name: float(width) for name, (width, _) in DTYPES.items()} | {"__half": 2.0, "__nv_bfloat16": 2.0}
+
+
+def _marked(rows: pl.Series, height: int) -> pl.Series:
+    marked = pl.repeat(value=False, n=height, dtype=pl.Boolean, eager=True)
+    return marked.scatter(rows, values=True) if len(rows) else marked
