@@ -78,7 +78,7 @@ def trace(*rows: Row | list[Row], threads: int | tuple[int, ...] = 1, **meta: An
 def frame(name: str, rows: list[dict[str, Any]]) -> pl.DataFrame:
     """A frame of the trace by its name, columns that the rows don't give null."""
     schema = {column: described.dtype for column, described in SCHEMAS[name].items()}
-    built = pl.DataFrame(rows, schema_overrides=schema) if rows else pl.DataFrame(schema=schema)
+    built = pl.DataFrame(rows, schema_overrides=schema, infer_schema_length=None) if rows else pl.DataFrame(schema=schema)
     missing = [pl.lit(None, dtype).alias(column) for column, dtype in schema.items() if column not in built.columns]
     built = built.with_columns(missing)
     extra = [column for column in built.columns if column not in schema]

@@ -53,7 +53,7 @@ class Analysis(NamedTuple):
     number: int
     """Position in trace.meta.devices."""
     device: Device
-    peak_dtype: str
+    peak_dtype: str | None
     peak_flops: float | None
     account: Account
 

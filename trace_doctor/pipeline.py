@@ -71,7 +71,7 @@ def describe(trace: Trace) -> pl.DataFrame:
 def _examine_gpu(trace: Trace, window: Window, described: pl.DataFrame, number: int, options: Options) -> Analysis:
     info = trace.meta.devices[number]
     device = devices.identify(info, options)
-    peak_dtype = devices.default_peak_dtype(device, options)
+    peak_dtype = devices.default_peak_dtype(device)
     peak_flops = devices.peak(device, peak_dtype)
     activities = with_peaks(described.filter(pl.col("device") == number), device, peak_flops)
     activities = expected_bandwidth(

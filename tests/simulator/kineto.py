@@ -11,7 +11,7 @@ from gzip import GzipFile
 from itertools import count
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tests.simulator.machine import AUTOGRAD, MAIN, PROCESS, WATCHDOG, Call, Ran, Range, Run
 
@@ -39,11 +39,13 @@ Event = dict[str, Any]
 
 def write(run: Run, path: Path) -> Path:
     """Write the run to `path`; `.gz` is compressed, the same bytes every time."""
-    with path.open("wb") as file:
-        with GzipFile("", "wb", 9, file, mtime=0) if path.suffix == ".gz" else nullcontext(file) as out:
-            for piece in pieces(run):
-                out.write(piece.encode())
+    with path.open("wb") as file, _packed(file) if path.suffix == ".gz" else nullcontext(file) as out:
+        out.writelines(piece.encode() for piece in pieces(run))
     return path
+
+
+def _packed(file: IO[bytes]) -> GzipFile:
+    return GzipFile("", "wb", 9, file, mtime=0)
 
 
 def pieces(run: Run) -> Iterator[str]:

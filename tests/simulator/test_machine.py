@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.simulator import US, Run, simulate
+from dataclasses import replace
+
+from tests.simulator import MS, US, Run, simulate
 from tests.simulator.machine import COMMUNICATION, COMPUTE, QUEUE_DEPTH
 from tests.simulator.work import Activity, collective
 
@@ -48,10 +50,10 @@ def test_wait_returns_after_the_last_kernel() -> None:
 def test_full_queue_blocks_the_launch() -> None:
     run = Run(now_ns=0)
     for _ in range(QUEUE_DEPTH + 2):
-        run.launch(KERNEL)
-    blocked = run.calls[-1]
-    assert blocked.end_ns == run.ran[1].start_ns + 0 or blocked.end_ns == 5 * US * (QUEUE_DEPTH + 2)
-    assert blocked.end_ns == max(109 * US, 5 * US * (QUEUE_DEPTH + 2))
+        run.launch(replace(KERNEL, duration_ns=10 * MS))
+    before, last = run.calls[-2:]
+    assert before.end_ns - before.start_ns == 5 * US
+    assert last.end_ns == run.ran[1].start_ns == 10 * MS + 9 * US
 
 
 def test_collective_ends_when_the_last_rank_has_come() -> None:

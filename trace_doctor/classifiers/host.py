@@ -20,11 +20,13 @@ import polars as pl
 from trace_doctor.classifiers import charges
 from trace_doctor.classifiers.charges import Row
 from trace_doctor.classifiers.intervals import cut, edges, top_class, union
+from trace_doctor.loaders.nesting import nest
 from trace_doctor.options import Thresholds
 from trace_doctor.trace import Trace
 
 QUEUE_BACK_PRESSURE = "Command Buffer Full"
 """Overhead of this name lies inside launch calls: the queue was full, the profiler did nothing."""
+BETWEEN_RANGES = "(between recorded ranges)"
 DISPATCHER_OP = r"^\w[\w.]*::"
 SEGMENT = {
     "start_ns": pl.Int64,
@@ -255,25 +257,38 @@ def _busy_launching(launches: pl.DataFrame, thresholds: Thresholds) -> pl.DataFr
 
 
 def _name_states(split: pl.DataFrame, doing: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Names: the range or call of a named state; the innermost host range of host code; else the kernel that was awaited."""
+    """Names: the range or call of a named state; the innermost range of host code; else the kernel that was awaited."""
     rows = states()
     source = doing.filter(pl.col("name").is_not_null()).select(state="class", at_ns="start_ns", range_name="name")
     named = split.sort("start_ns").join_asof(
-        source.sort("at_ns"),
-        left_on="start_ns",
-        right_on="at_ns",
-        by="state",
-        strategy="backward",
-        check_sortedness=False,
+        source.sort("at_ns"), left_on="start_ns", right_on="at_ns", by="state", check_sortedness=False
     )
+    named = named.with_columns(innermost=_innermost(named, trace, rows.index(charges.HOST_CODE)))
     return named.select(
         "start_ns",
         "end_ns",
         "state",
         "threads",
-        name=pl.when(pl.col("state") < rows.index(charges.LAUNCH_BOUND)).then("range_name").otherwise("name"),
-        op_name="op_name",
+        name=pl.when(pl.col("state") < rows.index(charges.LAUNCH_BOUND))
+        .then("range_name")
+        .when(pl.col("state") == rows.index(charges.HOST_CODE))
+        .then(pl.coalesce("innermost", pl.lit(BETWEEN_RANGES)))
+        .otherwise("name"),
+        op_name=pl.when(pl.col("state") == rows.index(charges.LAUNCH_BOUND)).then("op_name"),
     )
+
+
+def _innermost(split: pl.DataFrame, trace: Trace, host_code: int) -> pl.Series:
+    """The innermost host range (op, annotation or Python frame) in the middle of each stretch of host code."""
+    middle = pl.col("start_ns") + (pl.col("end_ns") - pl.col("start_ns")) // 2
+    points = split.with_row_index("row").filter(pl.col("state") == host_code)
+    points = points.select("row", thread=pl.col("threads").list.first(), start_ns=middle, duration_ns=pl.lit(0, pl.Int64))
+    columns = ["thread", "start_ns", "duration_ns", "name"]
+    own = trace.annotations.filter(pl.col("kind") != "overhead").select(columns)
+    ranges = pl.concat([trace.ops.select(columns), own]).filter(pl.col("thread").is_in(points["thread"].unique()))
+    _, around = nest(ranges, points)
+    found = pl.DataFrame({"row": points["row"], "name": ranges["name"].cast(pl.String).gather(around)})
+    return split.with_row_index("row").select("row").join(found, on="row", how="left", maintain_order="left")["name"]
 
 
 def waits(trace: Trace, launches: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
