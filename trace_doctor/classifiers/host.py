@@ -193,7 +193,7 @@ def _host_states(trace: Trace, launches: pl.DataFrame, thresholds: Thresholds) -
     """What the launching threads did: thread (null: every thread), start_ns, end_ns, class (position in states()), name."""
     rows = states()
     threads = launches["thread"].unique()
-    first_launch_ns = launches["start_ns"].min()
+    first_launch_ns = pl.lit(launches["start_ns"].min(), pl.Int64)
     allocations = trace.calls.filter(pl.col("kind").is_in(["malloc", "free"]) & pl.col("thread").is_in(threads))
     is_start = (pl.col("duration_ns") >= thresholds.initialisation_ns) | (pl.col("start_ns") < first_launch_ns)
     own = trace.annotations.filter((pl.col("kind") == "user") & pl.col("thread").is_in(threads))

@@ -13,7 +13,7 @@ from trace_doctor.trace import Trace, Warning, Window
 
 BEFORE_ALL_NS = -(2**63)
 """Launch time of what was enqueued before the recording began."""
-DRIFT_SHARE = 0.1
+DRIFT_SHARE = 0.25
 """The lag between mark and border drifts when it changes by more than this share of a step over the steps."""
 COMPUTE = ["compute", "graph"]
 _NO_STEPS = pl.DataFrame(

@@ -26,19 +26,19 @@ def product(
     a: int = 0,
     b: int = 1,
     added: int | None = None,
-    transposed: bool = False,
+    transposed_b: bool = False,
     out_dtype: int | None = None,
 ) -> Work | None:
     """`2 * batch * M * N * K` for `[.., M, K] x [.., K, N]`, as torch.utils.flop_counter counts mm, addmm, bmm, baddbmm.
 
-    Batch dimensions broadcast; a vector is a matrix of one row or column. `transposed`: b is stored `[N, K]`.
+    Batch dimensions broadcast; a vector is a matrix of one row or column. `transposed_b`: b is stored `[N, K]`.
     `added` is the position of a bias or of beta's matrix, `out_dtype` that of a concrete scalar type. FP4 packs two values
     of K into an element.
     """
     left, right = call.shape(a), call.shape(b)
     if not left or not right:
         return None
-    right = (*right[:-2], right[-1], right[-2]) if transposed and len(right) > 1 else right
+    right = (*right[:-2], right[-1], right[-2]) if transposed_b and len(right) > 1 else right
     result = _result_shape(left, right)
     if result is None:
         return None
