@@ -49,7 +49,9 @@ def step(number: int, start_ns: int, end_ns: int, **more: Any) -> Row:
     return mark(start_ns, end_ns - start_ns, f"ProfilerStep#{number}", **more)
 
 
-def launched(start_ns: int, duration_ns: int, *, at_ns: int, correlation: int, name: str = "gemm", **more: Any) -> list[Row]:
+def launched(
+    start_ns: int, duration_ns: int, *, at_ns: int, correlation: int, name: str = "gemm", **more: Any
+) -> list[Row]:
     """A kernel and the 1 ns call that launched it."""
     call = launch(at_ns, 1, correlation=correlation)
     return [kernel(start_ns, duration_ns, name, correlation=correlation, **more), call]
@@ -78,7 +80,9 @@ def trace(*rows: Row | list[Row], threads: int | tuple[int, ...] = 1, **meta: An
 def frame(name: str, rows: list[dict[str, Any]]) -> pl.DataFrame:
     """A frame of the trace by its name, columns that the rows don't give null."""
     schema = {column: described.dtype for column, described in SCHEMAS[name].items()}
-    built = pl.DataFrame(rows, schema_overrides=schema, infer_schema_length=None) if rows else pl.DataFrame(schema=schema)
+    built = (
+        pl.DataFrame(rows, schema_overrides=schema, infer_schema_length=None) if rows else pl.DataFrame(schema=schema)
+    )
     missing = [pl.lit(None, dtype).alias(column) for column, dtype in schema.items() if column not in built.columns]
     built = built.with_columns(missing)
     extra = [column for column in built.columns if column not in schema]

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import reduce
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 import polars as pl
 
-from trace_doctor.errors import CorruptTraceError, InputError
+from trace_doctor.errors import CorruptTraceError, InputError, NothingToAnalyzeError, UnsupportedInputError
 from trace_doctor.loaders import cutting, decoding, impossible, naming, repair, workers
 from trace_doctor.loaders.cutting import LayoutError, Progress
 from trace_doctor.loaders.decoding import Decoded
@@ -78,24 +78,27 @@ def load(path: Path, *, jobs: int | None = None, progress: Progress | None = Non
     with ThreadPoolExecutor(1) as thread:
         digest = thread.submit(_sha256, path)
         events = read(path, jobs=jobs, progress=progress)
-    names = naming.number(events.frames, events.labels, events.header)
-    activities, warnings = impossible.remove(names.activities)
+    _refuse_idle(path, events)
+    frames, information = events.frames, _mapping(events.header.distributedInfo)
+    host = naming.host(_distinct(frames[name]["thread"] for name in ("ops", "calls", "annotations")), events.labels)
+    devices = naming.devices(_distinct([frames["activities"]["owner"]]), host)
+    properties = events.header.deviceProperties
+    activities, warnings = impossible.remove(_placed(frames["activities"], devices))
     activities = activities.with_row_index("activity")
-    ops = names.ops.with_row_index("op")
-    calls = names.calls.with_row_index("call").with_columns(kind=pl.lit("other"))
+    ops, calls, annotations = (_on_threads(frames[name], host) for name in ("ops", "calls", "annotations"))
     meta = Meta(
         path=str(path),
         format="kineto",
         size_bytes=path.stat().st_size,
         sha256=digest.result(),
-        rank=names.rank if names.rank is not None else rank_of(path),
-        world_size=names.world_size,
-        node_devices=names.node_devices,
-        devices=names.devices,
-        processes=names.processes,
-        threads=names.threads,
+        rank=_whole(information.get("rank"), rank_of(path)),
+        world_size=_whole(information.get("world_size"), None),
+        node_devices=len(properties) if isinstance(properties, list) and properties else None,
+        devices=naming.describe(devices, properties, _distinct([calls["name"]])),
+        processes=host.processes,
+        threads=host.threads,
         has_shapes=ops["shapes"].null_count() < ops.height,
-        has_stacks=(names.annotations["kind"] == "python").any(),
+        has_stacks=bool((annotations["kind"] == "python").any()),
         has_ops=ops.height > 0,
         tables_missing=tuple(_missing(ops, calls)),
         warnings=(*events.warnings, *_left_out(events.seen), *warnings),
@@ -103,9 +106,9 @@ def load(path: Path, *, jobs: int | None = None, progress: Progress | None = Non
     return Trace(
         meta=meta,
         activities=_conform(activities, "activities"),
-        ops=_conform(ops, "ops"),
-        calls=_conform(calls, "calls"),
-        annotations=_conform(names.annotations, "annotations"),
+        ops=_conform(ops.with_row_index("op"), "ops"),
+        calls=_conform(calls.with_row_index("call").with_columns(kind=pl.lit("other")), "calls"),
+        annotations=_conform(annotations, "annotations"),
         collectives=_conform(_collectives(activities, ops), "collectives"),
     )
 
@@ -182,6 +185,68 @@ def _together(path: Path, start: cutting.Opening, parts: list[Decoded], notes: C
     return Events(frames, seen, labels, header, tuple(_warnings(repairs)))
 
 
+def _refuse_idle(path: Path, events: Events) -> None:
+    """A trace without GPU activity would read as a GPU that idles all the time."""
+    if events.frames["activities"].height:
+        return
+    others = {name for _, category in events.seen if (name := decoding.unsupported(category))}
+    if others:
+        msg = f"no GPU activity: the trace is of an accelerator that is not supported, {', '.join(sorted(others))}"
+        raise UnsupportedInputError(msg, where=str(path), hint="trace-doctor reads traces of CUDA, ROCm and XPU devices")
+    if events.frames["calls"].height:
+        msg = "no GPU activity in the trace, though the host launched work: the profiler got no kernel records (CUPTI not initialised, WSL, or no permission)"
+        hint = "check that another profiler is not attached, that GPU performance counters are allowed, and record again"
+    else:
+        msg = "no GPU activity in the trace: a run on the CPU only, or profiled without the GPU"
+        hint = "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (XPU on Intel) while the GPU works"
+    raise NothingToAnalyzeError(msg, where=str(path), hint=hint)
+
+
+def _distinct(columns: Iterable[pl.Series]) -> list[str]:
+    return list(dict.fromkeys(text for column in columns for text in column.unique(maintain_order=True).cast(pl.String)))
+
+
+def _placed(activities: pl.DataFrame, devices: naming.Devices) -> pl.DataFrame:
+    owner = activities["owner"]
+    return activities.with_columns(
+        naming.number(owner, devices.numbers, pl.UInt16).alias("device"),
+        naming.number(owner, devices.processes, pl.UInt16).alias("process"),
+        *(_canonical(activities[name]) for name in ("grid", "block")),
+    )
+
+
+def _on_threads(frame: pl.DataFrame, host: naming.Host) -> pl.DataFrame:
+    """Host ranges with their thread's number, without those that lack a time."""
+    texts = [name for name in ("shapes", "dtypes", "concrete") if name in frame.columns]
+    return frame.with_columns(
+        naming.number(frame["thread"], host.numbers, pl.UInt32).alias("thread"),
+        *(_canonical(frame[name]) for name in texts),
+        duration_ns=pl.col("duration_ns").fill_null(0).clip(lower_bound=0),
+    ).filter(pl.col("start_ns").is_not_null())
+
+
+def _canonical(texts: pl.Series) -> pl.Series:
+    """JSON texts as json.dumps lays them out, whatever the file's layout."""
+    found = texts.unique().drop_nulls().cast(pl.String)
+    mended = [_dumped(text) for text in found]
+    return texts if mended == found.to_list() else texts.replace(found, pl.Series(mended, dtype=pl.Categorical))
+
+
+def _dumped(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _whole(value: Any, otherwise: int | None) -> int | None:
+    return value if type(value) is int else otherwise
+
+
 def _refuse(path: Path, start: cutting.Opening, seen: Counter[tuple[str, str]], repairs: Counter[str]) -> None:
     events, lost = seen.total(), repairs["lost_events"]
     if lost > LOST_SHARE * (events + lost) + 10 or (lost and not events):
@@ -226,7 +291,7 @@ def _keys(text: bytes) -> Header:
 def _joined(parts: list[dict[str, pl.DataFrame]], frame: str) -> pl.DataFrame:
     """The parts' frames in file order, each freed once it is taken."""
     pieces = [part.pop(frame) for part in parts if frame in part]
-    return pl.concat(pieces, rechunk=True) if pieces else decoding.decode_nothing(frame)
+    return pl.concat(pieces, rechunk=True) if pieces else decoding.nothing(frame)
 
 
 def _warnings(counts: Counter[str]) -> Iterator[Warning]:

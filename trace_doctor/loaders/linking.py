@@ -106,5 +106,9 @@ def _kinds_by_effect(kinds: pl.Series, activities: pl.DataFrame) -> pl.Series:
     """Kinds of calls, those of unknown name by what they enqueued."""
     effects = activities.filter(pl.col("call").is_not_null()).select("call", "kind").unique("call", keep="first")
     effects = effects.filter((kinds == "other").gather(effects["call"]))
-    effect = effects["kind"].cast(pl.String).replace_strict({"copy": "copy", "set": "set"}, default="launch", return_dtype=CALL_KINDS)
+    effect = (
+        effects["kind"]
+        .cast(pl.String)
+        .replace_strict({"copy": "copy", "set": "set"}, default="launch", return_dtype=CALL_KINDS)
+    )
     return kinds.scatter(effects["call"], effect) if len(effects) else kinds

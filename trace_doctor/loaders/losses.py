@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
 from trace_doctor.loaders.linking import processes
@@ -32,9 +34,8 @@ def launches(trace: Trace) -> pl.DataFrame:
 def _is_captured(calls: pl.DataFrame) -> pl.Series:
     """Whether a call falls between cudaStreamBeginCapture and cudaStreamEndCapture of its process."""
     names = calls["name"].unique().drop_nulls()
-    turns = {text: 1 if "Begin" in text else -1 for text in names.cast(pl.String) if "StreamBeginCapture" in text or "StreamEndCapture" in text}
-    if not turns:
-        return pl.Series([False], dtype=pl.Boolean).new_from_index(0, len(calls))
+    found = [(name, re.search("Stream(Begin|End)Capture", name)) for name in names.cast(pl.String)]
+    turns = {name: 1 if match[1] == "Begin" else -1 for name, match in found if match}
     turn = pl.col("name").cast(pl.String).replace_strict(turns, default=0, return_dtype=pl.Int32)
     return calls.select(turn.cum_sum().over("process", order_by="start_ns") > 0).to_series()
 
@@ -44,13 +45,13 @@ def per_mark(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     placed = (
         launches(trace)
         .join_asof(
-            found.select("process", "number", "start_ns", "end_ns").sort("start_ns"),
+            found.select("process", "number", "start_ns", "until_ns").sort("start_ns"),
             left_on="at_ns",
             right_on="start_ns",
             by="process",
             check_sortedness=False,
         )
-        .filter(pl.col("at_ns") < pl.col("end_ns"))
+        .filter(pl.col("at_ns") < pl.col("until_ns"))
     )
     return _shares(placed, ["process", "number"])
 
@@ -73,7 +74,9 @@ def _shares(placed: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 def judge(steps: pl.DataFrame) -> tuple[str, tuple[str, ...]]:
     """How far idle can be believed ("good", "partial", "poor") and why not, from the steps with their losses."""
-    lossy = steps.filter(pl.col("lost_share").fill_null(0) > PARTIAL_SHARE).unique(["process", "number"], maintain_order=True)
+    lossy = steps.filter(pl.col("lost_share").fill_null(0) > PARTIAL_SHARE).unique(
+        ["process", "number"], maintain_order=True
+    )
     if lossy.is_empty():
         return "good", ()
     used = lossy.filter("used")

@@ -18,7 +18,7 @@ STEP_WORDS = re.compile(
     r"(?<![A-Za-z])(?i:step|iteration|iter|batch|trainstep|trainingstep)(?![a-z])"  # iteration 3, train_step, [Batch 7]
     r"|(?<=[a-z])(Step|Iteration|Iter|Batch)(?![a-z])"  # runTrainStep
 )
-NO_STEP = re.compile(r"optimi[sz]er|data_?load|schedul|zero_grad|(?<![a-z])eval|valid", re.IGNORECASE)
+NO_STEP = re.compile(r"optimi[sz]er|data_?load", re.IGNORECASE)
 _HELD_SHARE = 0.5
 """A step holds the work: a range whose name says batch but that holds fewer of the launches only loads one."""
 
@@ -28,7 +28,8 @@ class Marks(NamedTuple):
 
     rule: str
     frame: pl.DataFrame
-    """process, number, start_ns, end_ns; disjoint and in order within a process; no rows: no steps."""
+    """process, number, start_ns, end_ns and `until_ns`, the start of the next or the end of the last; disjoint and in order
+    within a process; no rows: no steps."""
 
 
 def find(trace: Trace, launched: pl.DataFrame, *, step_range: str | None) -> Marks:
@@ -37,20 +38,26 @@ def find(trace: Trace, launched: pl.DataFrame, *, step_range: str | None) -> Mar
 
     `launched` is `steps.launch_times(trace)`. Raises UsageError where `step_range` matches nothing.
     """
+    rule, frame = _found(trace, launched, step_range)
+    until = pl.col("start_ns").shift(-1).over("process").fill_null(pl.col("end_ns"))
+    return Marks(rule, frame.with_columns(until_ns=until))
+
+
+def _found(trace: Trace, launched: pl.DataFrame, step_range: str | None) -> tuple[str, pl.DataFrame]:
     if step_range is not None:
-        return Marks(f"ranges that match --step-range {step_range}", _numbered(_asked_for(trace, step_range)))
+        return f"ranges that match --step-range {step_range}", _numbered(_asked_for(trace, step_range))
     profiler_steps = _ranges(trace, PROFILER_STEP)
     if len(profiler_steps):
-        return Marks("ProfilerStep#N annotations", _numbered(profiler_steps))
-    family, ranges = _repeating(trace)
-    if len(ranges):
-        return Marks(f'the repeating annotation "{family}"', _numbered(ranges))
+        return "ProfilerStep#N annotations", _numbered(profiler_steps)
+    family, repeating = _repeating(trace)
+    if len(repeating):
+        return f'the repeating annotation "{family}"', repeating
     period = periodicity.find(launched)
     rule = (
         f"period of the kernel sequence, no step marks: {period.kernels} kernels, the optimizer's among them, come "
         f"{period.repeats} times (confidence {period.confidence:.2f})"
     )
-    return Marks(rule, period.frame)
+    return rule, period.frame
 
 
 def _ranges(trace: Trace, pattern: re.Pattern[str], *, ops: bool = True) -> pl.DataFrame:
@@ -88,8 +95,8 @@ def _asked_for(trace: Trace, step_range: str) -> pl.DataFrame:
 
 def _most_frequent(trace: Trace) -> str:
     names = trace.annotations.filter(pl.col("kind") == "user").get_column("name").cast(pl.String)
-    families = names.unique().str.replace_all(r"\d+", "N").value_counts(sort=True)
-    return ", ".join(sorted(families["name"].head(8))) or "(the trace has no annotations)"
+    families = names.str.replace_all(r"\d+", "N").value_counts().sort("count", "name", descending=[True, False])
+    return ", ".join(families["name"].head(8)) or "(the trace has no annotations)"
 
 
 def _numbered(ranges: pl.DataFrame) -> pl.DataFrame:
@@ -116,34 +123,31 @@ def _numbered(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _repeating(trace: Trace) -> tuple[str, pl.DataFrame]:
-    """The annotation that says step, repeats, does not overlap itself and holds the launches; of several the longest in all."""
+    """The annotation that says step, repeats and holds the launches, as marks; of several the one that lasts longest in all."""
     says_step = re.compile(f"(?=.*(?:{STEP_WORDS.pattern}))(?!.*(?i:{NO_STEP.pattern}))", re.DOTALL)
     ranges = _ranges(trace, says_step, ops=False).with_columns(family=pl.col("name").str.replace_all(r"\d+", "N"))
     launches = trace.calls.filter(pl.col("kind").is_in(["launch", "graph_launch"]))
-    launches = launches.select("start_ns", process=processes(trace.meta, launches["thread"])).sort("start_ns")
-    best, longest = ("", ranges.clear()), 0
-    for (family,), members in ranges.group_by("family"):
-        total = (members["end_ns"] - members["start_ns"]).sum()
-        if total > longest and _are_steps(members, launches):
-            best, longest = (str(family), members), total
+    launches = launches.select(at_ns="start_ns", process=processes(trace.meta, launches["thread"])).sort("at_ns")
+    best, longest = ("", _numbered(ranges.clear())), 0
+    for (family,), members in ranges.group_by("family", maintain_order=True):
+        found = _numbered(members)
+        total = found.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
+        repeats = found.select(pl.col("number").len().over("process").max()).item()
+        if repeats > 1 and total > longest and _held_share(found, launches) >= _HELD_SHARE:
+            best, longest = (str(family), found), total
     return best
 
 
-def _are_steps(ranges: pl.DataFrame, launches: pl.DataFrame) -> bool:
-    ordered = ranges.sort("process", "start_ns")
-    repeats = ordered.group_by("process").len()["len"].max() or 0
-    overlaps = ordered.select((pl.col("start_ns") < pl.col("end_ns").shift(1)).over("process").any()).item()
-    return repeats > 1 and not overlaps and _held_share(ordered, launches) >= _HELD_SHARE
-
-
-def _held_share(ranges: pl.DataFrame, launches: pl.DataFrame) -> float:
-    """Share of the launches from the first range to the end of the last that lies inside a range; of the time, without launches."""
-    hulls = ranges.group_by("process").agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max())
-    between = launches.join(hulls, on="process").filter(pl.col("start_ns").is_between("first_ns", "last_ns"))
+def _held_share(found: pl.DataFrame, launches: pl.DataFrame) -> float:
+    """Share of what lies between the first mark's start and the last one's end that is inside a mark: launches, else time."""
+    hulls = found.group_by("process").agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max())
+    between = launches.join(hulls, on="process").filter(pl.col("at_ns").is_between("first_ns", "last_ns", closed="left"))
     if between.is_empty():
-        whole = (hulls["last_ns"] - hulls["first_ns"]).sum()
-        return float((ranges["end_ns"] - ranges["start_ns"]).sum() / whole) if whole else 0.0
-    inside = between.sort("start_ns").join_asof(
-        ranges.select("process", "start_ns", "end_ns").sort("start_ns"), on="start_ns", by="process", check_sortedness=False
+        held = found.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
+        whole = hulls.select((pl.col("last_ns") - pl.col("first_ns")).sum()).item()
+        return float(held / whole) if whole else 0.0
+    marked = found.select("process", "start_ns", "end_ns").sort("start_ns")
+    inside = between.sort("at_ns").join_asof(
+        marked, left_on="at_ns", right_on="start_ns", by="process", check_sortedness=False
     )
-    return float((inside["start_ns"] < inside["end_ns"]).fill_null(value=False).sum() / len(inside))
+    return float(inside.select((pl.col("at_ns") < pl.col("end_ns")).mean()).item())

@@ -36,7 +36,9 @@ def find(launched: pl.DataFrame) -> Period:
     found = [period for period in periods if period.repeats]
     if not found:
         return Period()
-    frame = pl.concat([period.frame for period in found]).unique(["process", "number"], keep="first", maintain_order=True)
+    frame = pl.concat([period.frame for period in found]).unique(
+        ["process", "number"], keep="first", maintain_order=True
+    )
     return found[0]._replace(frame=frame)
 
 
@@ -59,7 +61,8 @@ def _period(kernels: pl.DataFrame) -> Period:
             "process": kernels["process"].head(1).extend_constant(kernels["process"][0], repeats - 1),
             "number": pl.int_range(1, repeats + 1, dtype=pl.Int64, eager=True),
             "start_ns": begins,
-            "end_ns": begins.shift(-1).fill_null(last) + (pl.int_range(repeats, eager=True) == repeats - 1).cast(pl.Int64),
+            "end_ns": begins.shift(-1).fill_null(last)
+            + (pl.int_range(repeats, eager=True) == repeats - 1).cast(pl.Int64),
         }
     )
     return Period(frame=frame, kernels=size, repeats=repeats, confidence=alike)

@@ -77,7 +77,9 @@ def launch_times(trace: Trace) -> pl.DataFrame:
             launched_ns=pl.col("launched_ns").forward_fill().over(queue, order_by="start_ns"),
         )
         .with_columns(
-            pl.col("launched_ns").fill_null(pl.when("_linked").then(pl.lit(BEFORE_ALL_NS)).otherwise(pl.col("start_ns")))
+            pl.col("launched_ns").fill_null(
+                pl.when("_linked").then(pl.lit(BEFORE_ALL_NS)).otherwise(pl.col("start_ns"))
+            )
         )
         .drop("_linked")
     )
@@ -86,22 +88,19 @@ def launch_times(trace: Trace) -> pl.DataFrame:
 def per_device(found: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
     """The marks of each device: those of its process; of the process with most marks where its own has none.
 
-    Gives device, process, number, start_ns, end_ns and `until_ns`, the start of the next mark or the end of the last.
+    Gives the columns of `marks.Marks.frame` and device.
     """
     most = found.group_by("process").len().sort("len", "process", descending=[True, False])["process"][0]
     devices = (
         launched.group_by("device")
         .agg(process=pl.col("process").drop_nulls().mode(maintain_order=True).first())
         .with_columns(
-            process=pl.when(pl.col("process").is_in(found["process"].unique().implode())).then("process").otherwise(pl.lit(most))
+            process=pl.when(pl.col("process").is_in(found["process"].unique().implode()))
+            .then("process")
+            .otherwise(pl.lit(most, pl.UInt16))
         )
     )
-    return (
-        devices.with_columns(pl.col("process").cast(found.schema["process"]))
-        .join(found, on="process")
-        .sort("device", "start_ns")
-        .with_columns(until_ns=pl.col("start_ns").shift(-1).over("device").fill_null(pl.col("end_ns")))
-    )
+    return devices.join(found, on="process").sort("device", "start_ns")
 
 
 def borders(launched: pl.DataFrame, marked: pl.DataFrame) -> pl.DataFrame:
@@ -161,12 +160,7 @@ def _closing(launched: pl.DataFrame, begun: pl.DataFrame) -> pl.DataFrame:
         launched.select("device", "kind", "launched_ns", "end_ns")
         .join(marked, on="device")
         .group_by("device")
-        .agg(
-            pl.col("end_ns")
-            .filter(is_inside & (is_compute | is_cold))
-            .max()
-            .alias("last_end_ns"),
-        )
+        .agg(last_end_ns=pl.col("end_ns").filter(is_inside & (is_compute | is_cold)).max())
     )
     return marked.join(ends, on="device", how="left").select(
         "device", closing_ns=pl.max_horizontal("last_mark_ns", "last_border_ns", "last_end_ns")
@@ -195,21 +189,27 @@ def _chosen(steps: pl.DataFrame, options: Options) -> pl.DataFrame:
     is_empty = pl.col("launched") == 0
     measured = steps.with_columns(lasts=pl.when(~is_empty).then(lasts))
     median = pl.col("lasts").median().over("process")
-    is_first = (pl.col("number") == pl.col("number").filter(pl.col("lasts").is_not_null()).first()).over("process")
-    has_three = (pl.col("number").filter(pl.col("lasts").is_not_null()).n_unique() >= 3).over("process")
+    recorded = pl.col("number").filter(~is_empty)
+    is_first = (pl.col("number") == recorded.min()).over("process")
+    has_three = (recorded.n_unique() >= 3).over("process")
     is_outlier = is_first & has_three & (pl.col("lasts") > options.thresholds.outlier_ratio * median)
     ratio = (pl.col("lasts") / median).round(2).cast(pl.String)
-    nothing = pl.when(pl.col("lost") > 0).then(
-        pl.format("its {} launches left no kernel in the file", "lost")
-    ).otherwise(pl.lit("launched nothing on this GPU"))
+    nothing = (
+        pl.when(pl.col("lost") > 0)
+        .then(pl.format("its {} launches left no kernel in the file", "lost"))
+        .otherwise(pl.lit("launched nothing on this GPU"))
+    )
     if options.steps is not None:
         asked = _parse(options.steps, sorted(steps["number"].unique()))
         why_not = pl.when(~pl.col("number").is_in(asked)).then(pl.lit(f"not among --steps {options.steps}"))
     elif options.all_steps:
         why_not = pl.when(is_empty).then(nothing)
     else:
-        why_not = pl.when(is_empty).then(nothing).when(is_outlier).then(
-            pl.format("first step, {} x the median: warm-up", ratio)
+        why_not = (
+            pl.when(is_empty)
+            .then(nothing)
+            .when(is_outlier)
+            .then(pl.format("first step, {} x the median: warm-up", ratio))
         )
     return measured.with_columns(why_not=why_not).with_columns(used=pl.col("why_not").is_null())
 
@@ -235,7 +235,10 @@ def _hull(trace: Trace, launched: pl.DataFrame, rule: str, options: Options) -> 
     """A window without steps: from the first start to the last end of each device."""
     if options.steps is not None:
         msg = f"no steps to choose from: {rule}"
-        raise UsageError(msg, where="--steps", hint="name the annotation that is a step with --step-range")
+        hint = (
+            "leave --whole-trace out" if options.whole_trace else "name the annotation that is a step with --step-range"
+        )
+        raise UsageError(msg, where="--steps", hint=hint)
     spans = (
         launched.group_by("device")
         .agg(number=pl.lit(None, pl.Int64), start_ns=pl.col("start_ns").min(), end_ns=pl.col("end_ns").max())

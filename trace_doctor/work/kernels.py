@@ -166,10 +166,15 @@ def _any_of(column: str, patterns: Sequence[str]) -> pl.Expr:
 
 
 def _check(patterns: Patterns, path: str) -> None:
-    for rule in (*patterns.rule, *patterns.op):
-        if rule.family not in FAMILIES:
-            msg = f"{rule.family!r} is no family of kernels"
+    for family in (*(rule.family for rule in patterns.rule), *(op.family for op in patterns.op)):
+        if family not in FAMILIES:
+            msg = f"{family!r} is no family of kernels"
             raise UsageError(msg, where=path, hint=f"choose one of {', '.join(FAMILIES)}")
+    types = {rule.dtype for rule in _built_in().dtype}
+    for rule in patterns.dtype:
+        if rule.dtype not in types:
+            msg = f"{rule.dtype!r} is no type of operands"
+            raise UsageError(msg, where=path, hint=f"choose one of {', '.join(sorted(types))}")
     expressions = [
         *(pattern for rule in patterns.rule for pattern in rule.symbol + rule.name),
         *(pattern for op in patterns.op for pattern in op.op),
