@@ -50,10 +50,10 @@ def step(number: int, start_ns: int, end_ns: int, **more: Any) -> Row:
 
 
 def launched(
-    start_ns: int, duration_ns: int, *, at_ns: int, correlation: int, name: str = "gemm", **more: Any
+    start_ns: int, duration_ns: int, *, at_ns: int, correlation: int, name: str = "gemm", thread: int = 0, **more: Any
 ) -> list[Row]:
     """A kernel and the 1 ns call that launched it."""
-    call = launch(at_ns, 1, correlation=correlation)
+    call = launch(at_ns, 1, correlation=correlation, thread=thread)
     return [kernel(start_ns, duration_ns, name, correlation=correlation, **more), call]
 
 

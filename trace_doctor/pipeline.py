@@ -121,5 +121,5 @@ def with_peaks(activities: pl.DataFrame, device: Device, peak_flops: float | Non
     return named.with_columns(
         kernel_peak_flops=pl.col("ran_in")
         .replace_strict(device.peaks, default=peak_flops, return_dtype=pl.Float64)
-        .fill_null(peak_flops)
+        .fill_null(pl.lit(peak_flops, pl.Float64))
     )

@@ -67,7 +67,7 @@ def charge(
         "class",
         "number",
         wall=pl.lit(row.wall),
-        cause=pl.col(cause) if cause else pl.lit(row.cause),
+        cause=pl.col(cause).cast(pl.String) if cause else pl.lit(row.cause),
         basis=pl.col(basis) if basis else pl.lit(row.basis),
         time_ns=pl.col(time_ns).cast(pl.Float64),
         name=pl.col("name").cast(pl.String),

@@ -18,7 +18,7 @@ def expected_bandwidth(
     The link's specification where the group stays inside one machine; else the fastest instance that the trace shows of the group.
     `activities`: communication kernels with `wire_bytes`, `group`, `group_size`, `duration_ns`.
     """
-    size = pl.col("group_size").fill_null(world_size)
+    size = pl.col("group_size").fill_null(pl.lit(world_size, pl.Int64))
     inside = (size <= node_devices) if node_devices and link_bandwidth else pl.lit(value=False)
     seen = (1e9 * pl.col("wire_bytes") / pl.col("duration_ns").clip(lower_bound=1)).max().over("group")
     return activities.with_columns(

@@ -86,7 +86,7 @@ class Opening(NamedTuple):
 
 
 def fault(text: bytes) -> tuple[str, int] | None:
-    """What is wrong with a JSON text and at which byte: "truncated", "trailing" (more text follows its end) or "malformed"."""
+    """What is wrong with a JSON text and where: "truncated", "trailing" (at the text that follows its end) or "malformed"."""
     try:
         _SKIP.decode(text)
     except msgspec.DecodeError as error:
@@ -94,7 +94,7 @@ def fault(text: bytes) -> tuple[str, int] | None:
         if "truncated" in message:
             return "truncated", len(text)
         position = _POSITION.search(message)
-        return "trailing" if "trailing char" in message else "malformed", int(position[1]) if position else 0
+        return "trailing" if "trailing char" in message else "malformed", int(position[1]) - 1 if position else 0
     except RecursionError:
         return "malformed", 0
     return None

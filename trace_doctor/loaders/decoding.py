@@ -254,7 +254,8 @@ def _end(text: bytes, repairs: Counter[str]) -> tuple[bytes, bytes | None, bool]
         return text[: text.rindex(b"]")].rstrip().removesuffix(b","), b"", False
     kind, position = problem
     if kind == "trailing":
-        return text[: position - 2], text[position - 1 :], False
+        close = text.rindex(b"]", 0, position - 1)
+        return text[:close], text[close + 1 :], False
     if kind == "malformed":
         return _searched_end(text)
     whole = text.rstrip().removesuffix(b",")

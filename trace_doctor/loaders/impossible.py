@@ -7,8 +7,6 @@ kernel before its predecessor ends, and branches of a CUDA graph share a stream'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import polars as pl
 
 from trace_doctor.trace import Warning
@@ -19,53 +17,51 @@ OVERRUN_FACTOR = 20
 """... and must be this many times as long as the median of its stream's activities up to then."""
 OVERRUN_STARTS = 8
 """... and cover the starts of this many later activities of its stream."""
+NEAR_NS = 100_000_000
+"""A start at or below 0 is believed where the others begin no later than this."""
 _LATEST_NS = 1 << 62
 
 
 def remove(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
-    """The activities, in order of their start, without impossible ones, and a warning for each kind that was found.
+    """The activities in order of their start, without impossible ones, and a warning for each kind that was found.
 
     Needs device, stream, start_ns, duration_ns, name and correlation.
     """
     warnings: list[Warning] = []
-    for step in (_without_times, _negative, _repeated, _overrun):
-        activities, found = step(activities)
-        warnings += found
-    return activities, warnings
+    for code, sentence, step in (
+        ("impossible_timestamps", "without a usable timestamp (zero, negative or unreadable) were set aside", _timed),
+        ("negative_durations", "with negative durations were set aside", _forward),
+        ("repeated_records", "that repeat another one exactly were counted once", _once),
+    ):
+        kept = step(activities)
+        if kept.height < activities.height:
+            warnings.append(Warning(code, f"{activities.height - kept.height} GPU activities {sentence}"))
+        activities = kept
+    activities, found = _clipped(activities.sort("start_ns", maintain_order=True))
+    return activities, warnings + found
 
 
-def _without_times(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
-    start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("duration_ns")
-    readable = start.is_between(-_LATEST_NS, _LATEST_NS) & pl.col("duration_ns").is_between(-_LATEST_NS, _LATEST_NS)
-    timed = activities.filter(readable & (start > 0))
-    span_ns, first_ns = timed.select((end.max() - start.min()), start.min()).row(0)
-    far = (start <= 0) & (first_ns - start > span_ns) if timed.height else pl.lit(value=False)
-    kept = activities.filter(readable & ~far)
-    return kept, list(
-        _warning(
-            activities.height - kept.height,
-            "impossible_timestamps",
-            "without a usable timestamp (zero, negative or unreadable, far from all others) were set aside",
-        )
-    )
+def _timed(activities: pl.DataFrame) -> pl.DataFrame:
+    """Those with times; a start at or below 0 counts where it is no farther from the others than they span."""
+    times = (pl.col(name).is_between(-_LATEST_NS, _LATEST_NS) for name in ("start_ns", "duration_ns"))
+    readable = activities.filter(*times)
+    begun = readable.filter(pl.col("start_ns") > 0)["start_ns"]
+    if begun.is_empty():
+        return readable
+    first_ns, span_ns = int(begun.min()), int(begun.max()) - int(begun.min())  # type: ignore[arg-type]
+    return readable.filter((pl.col("start_ns") > 0) | (first_ns - pl.col("start_ns") <= max(span_ns, NEAR_NS)))
 
 
-def _negative(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
-    kept = activities.filter(pl.col("duration_ns") >= 0)
-    return kept, list(
-        _warning(activities.height - kept.height, "negative_durations", "with a negative duration were set aside")
-    )
+def _forward(activities: pl.DataFrame) -> pl.DataFrame:
+    return activities.filter(pl.col("duration_ns") >= 0)
 
 
-def _repeated(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
+def _once(activities: pl.DataFrame) -> pl.DataFrame:
     what = ["device", "stream", "start_ns", "duration_ns", "name", "correlation"]
-    kept = activities.unique(what, keep="first", maintain_order=True).sort("start_ns", maintain_order=True)
-    return kept, list(
-        _warning(activities.height - kept.height, "repeated_records", "that repeat another one exactly were counted once")
-    )
+    return activities.unique(what, keep="first", maintain_order=True)
 
 
-def _overrun(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
+def _clipped(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
     """Clips durations that a stream's order rules out; graph nodes, which share a correlation id, may run side by side."""
     stream, end = ["device", "stream"], pl.col("start_ns") + pl.col("duration_ns")
     later = pl.col("start_ns").shift(-OVERRUN_STARTS).over(stream)
@@ -90,8 +86,3 @@ def _overrun(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
         f"{worst['duration_ns'] / 1e6:.1f} ms"
     )
     return clipped, [Warning("impossible_durations", message)]
-
-
-def _warning(count: int, code: str, what: str) -> Iterator[Warning]:
-    if count:
-        yield Warning(code, f"{count} GPU activities {what}")

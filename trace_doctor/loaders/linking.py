@@ -23,18 +23,19 @@ def link(trace: Trace) -> Trace:
 
     - `calls.kind` comes from calls.toml. A call of unknown name that enqueued an activity is of that activity's kind.
     - `ops.parent` and `calls.op` come from nesting on the same thread (`nesting.nest`), so backward ops stand under the
-      autograd thread's own ranges.
+      autograd thread's own ranges. `External id` is not consulted: on real traces it agrees with nesting on all launches but a
+      few, and there it names an op that had ended milliseconds before.
     - An activity belongs to the call of the same (process, correlation); ids of 0 or less mean none. Where several calls share
       an id (runtime and driver rows of one launch), the one that enqueues work wins, and of several such the first: it
       encloses the others.
-    - Correlation ids are unique within a process only. Where several processes launch work, a device belongs to the process
+    - Correlation ids are unique within a process only. Where a file has several processes, a device belongs to the one
       that the loader names, unless another explains more than twice as many of its activities: a call that enqueues work,
       of the same id, begun before the activity.
     """
     parent, around = nest(trace.ops, trace.calls)
     calls = trace.calls.with_columns(kind=call_kinds(trace.calls["name"]), op=around)
     launchers = _launchers(calls.with_columns(process=processes(trace.meta, calls["thread"])))
-    activities = _with_processes(trace.activities, launchers)
+    activities = _with_processes(trace.activities, launchers) if len(trace.meta.processes) > 1 else trace.activities
     call = activities.join(launchers, on=["process", "correlation"], how="left", maintain_order="left")["call_right"]
     activities = activities.with_columns(call=call, op=calls["op"].gather(call))
     return replace(
@@ -79,13 +80,10 @@ def _launchers(calls: pl.DataFrame) -> pl.DataFrame:
 
 def _with_processes(activities: pl.DataFrame, launchers: pl.DataFrame) -> pl.DataFrame:
     """The activities with `process` as the calls show it, see `link`."""
-    able = launchers.filter("enqueues")
-    if able["process"].n_unique() < 2:
-        return activities
     explained = (
         activities.filter(pl.col("correlation") > 0)
         .select("device", "correlation", "start_ns", guess="process")
-        .join(able, on="correlation", suffix="_call")
+        .join(launchers.filter("enqueues"), on="correlation", suffix="_call")
         .filter(pl.col("start_ns_call") <= pl.col("start_ns"))
         .group_by("device", "process")
         .agg(count=pl.len(), is_guess=(pl.col("process") == pl.col("guess")).any())

@@ -128,20 +128,23 @@ def _repeating(trace: Trace) -> tuple[str, pl.DataFrame]:
     ranges = _ranges(trace, says_step, ops=False).with_columns(family=pl.col("name").str.replace_all(r"\d+", "N"))
     launches = trace.calls.filter(pl.col("kind").is_in(["launch", "graph_launch"]))
     launches = launches.select(at_ns="start_ns", process=processes(trace.meta, launches["thread"])).sort("at_ns")
-    best, longest = ("", _numbered(ranges.clear())), 0
+    best, longest = ("", _numbered(ranges.clear())), (0, 0)
     for (family,), members in ranges.group_by("family", maintain_order=True):
         found = _numbered(members)
-        total = found.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
-        repeats = found.select(pl.col("number").len().over("process").max()).item()
-        if repeats > 1 and total > longest and _held_share(found, launches) >= _HELD_SHARE:
-            best, longest = (str(family), found), total
+        # where ranges fill the ones around them, the fewer are the outer ones
+        length = found.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item(), -len(found)
+        repeats = found.select(pl.len().over("process").max()).item()
+        if repeats > 1 and length > longest and _held_share(found, launches) >= _HELD_SHARE:
+            best, longest = (str(family), found), length
     return best
 
 
 def _held_share(found: pl.DataFrame, launches: pl.DataFrame) -> float:
     """Share of what lies between the first mark's start and the last one's end that is inside a mark: launches, else time."""
     hulls = found.group_by("process").agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max())
-    between = launches.join(hulls, on="process").filter(pl.col("at_ns").is_between("first_ns", "last_ns", closed="left"))
+    between = launches.join(hulls, on="process").filter(
+        pl.col("at_ns").is_between("first_ns", "last_ns", closed="left")
+    )
     if between.is_empty():
         held = found.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
         whole = hulls.select((pl.col("last_ns") - pl.col("first_ns")).sum()).item()

@@ -9,7 +9,7 @@ import polars as pl
 from trace_doctor.errors import UsageError
 from trace_doctor.loaders import losses, marks
 from trace_doctor.options import Options
-from trace_doctor.trace import Trace, Warning, Window
+from trace_doctor.trace import Meta, Trace, Warning, Window
 
 BEFORE_ALL_NS = -(2**63)
 """Launch time of what was enqueued before the recording began."""
@@ -52,7 +52,7 @@ def find(trace: Trace, options: Options) -> Window:
         rule=found.rule,
         steps=steps.select(_NO_STEPS.columns),
         spans=used.select("device", "number", "start_ns", "end_ns"),
-        warnings=(*_one_step(used), *_drift(used), *losses.warnings(why)),
+        warnings=(*_one_step(used), *_drift(used, trace.meta), *losses.warnings(why)),
         trust=trust,
         why=why,
     )
@@ -184,41 +184,40 @@ def _counts(launched: pl.DataFrame, marked: pl.DataFrame) -> pl.DataFrame:
 
 
 def _chosen(steps: pl.DataFrame, options: Options) -> pl.DataFrame:
-    """The steps with `used` and `why_not`."""
-    lasts = (pl.col("end_ns") - pl.col("start_ns")).mean().over("process", "number")
-    is_empty = pl.col("launched") == 0
-    measured = steps.with_columns(lasts=pl.when(~is_empty).then(lasts))
-    median = pl.col("lasts").median().over("process")
-    recorded = pl.col("number").filter(~is_empty)
-    is_first = (pl.col("number") == recorded.min()).over("process")
-    has_three = (recorded.n_unique() >= 3).over("process")
-    is_outlier = is_first & has_three & (pl.col("lasts") > options.thresholds.outlier_ratio * median)
-    ratio = (pl.col("lasts") / median).round(2).cast(pl.String)
-    nothing = (
-        pl.when(pl.col("lost") > 0)
-        .then(pl.format("its {} launches left no kernel in the file", "lost"))
-        .otherwise(pl.lit("launched nothing on this GPU"))
-    )
+    """The steps with `used` and `why_not`: as --steps says, else all but the empty ones and a first one that is a warm-up."""
     if options.steps is not None:
         asked = _parse(options.steps, sorted(steps["number"].unique()))
-        why_not = pl.when(~pl.col("number").is_in(asked)).then(pl.lit(f"not among --steps {options.steps}"))
-    elif options.all_steps:
-        why_not = pl.when(is_empty).then(nothing)
+        reasons: list[pl.Expr] = [
+            pl.when(~pl.col("number").is_in(asked)).then(pl.lit(f"not among --steps {options.steps}"))
+        ]
     else:
-        why_not = (
-            pl.when(is_empty)
-            .then(nothing)
-            .when(is_outlier)
-            .then(pl.format("first step, {} x the median: warm-up", ratio))
-        )
-    return measured.with_columns(why_not=why_not).with_columns(used=pl.col("why_not").is_null())
+        reasons = [_is_empty()] if options.all_steps else [_is_empty(), _is_warm_up(options.thresholds.outlier_ratio)]
+    return steps.with_columns(why_not=pl.coalesce(reasons)).with_columns(used=pl.col("why_not").is_null())
+
+
+def _is_empty() -> pl.Expr:
+    lost = pl.format("its {} launches left no kernel in the file", "lost")
+    reason = pl.when(pl.col("lost") > 0).then(lost).otherwise(pl.lit("launched nothing on this GPU"))
+    return pl.when(pl.col("launched") == 0).then(reason)
+
+
+def _is_warm_up(outlier_ratio: float) -> pl.Expr:
+    """The first step with work, of three or more, that lasts longer than `outlier_ratio` medians (mean over a process's GPUs)."""
+    has_work = pl.col("launched") > 0
+    duration = pl.when(has_work).then((pl.col("end_ns") - pl.col("start_ns")).mean().over("process", "number"))
+    recorded = pl.col("number").filter(has_work)
+    is_first = (pl.col("number") == recorded.min()).over("process") & (recorded.n_unique() >= 3).over("process")
+    ratio = duration / duration.median().over("process")
+    return pl.when(is_first & (ratio > outlier_ratio)).then(
+        pl.format("first step, {} x the median: warm-up", ratio.round(2).cast(pl.String))
+    )
 
 
 def _parse(text: str, there_are: list[int]) -> list[int]:
     """The steps that "2-4" or "3,5" names, all of them among those there are."""
     wanted: set[int] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        match = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", part)
         if not match:
             msg = f"{part!r} is no step number and no range of them"
             raise UsageError(msg, where="--steps", hint="write them as 2-4 or 3,5")
@@ -226,9 +225,15 @@ def _parse(text: str, there_are: list[int]) -> list[int]:
         unknown = [number for number in (first, last) if number not in there_are]
         if unknown or first > last:
             msg = f"the trace has no step {', '.join(map(str, unknown)) or part.strip()}"
-            raise UsageError(msg, where="--steps", hint=f"take from: {', '.join(map(str, there_are))}")
+            raise UsageError(msg, where="--steps", hint=f"take from: {_listed(there_are)}")
         wanted.update(number for number in there_are if first <= number <= last)
     return sorted(wanted)
+
+
+def _listed(numbers: list[int]) -> str:
+    """3, 4, 5 of a few, 3, 4, ..., 99 of many."""
+    few = numbers if len(numbers) <= 12 else [*numbers[:2], "...", numbers[-1]]
+    return ", ".join(map(str, few))
 
 
 def _hull(trace: Trace, launched: pl.DataFrame, rule: str, options: Options) -> Window:
@@ -258,7 +263,7 @@ def _one_step(used: pl.DataFrame) -> tuple[Warning, ...]:
     return (Warning("one-step", f"only one step (#{number}) is accounted for: its spread is unknown"),)
 
 
-def _drift(used: pl.DataFrame) -> tuple[Warning, ...]:
+def _drift(used: pl.DataFrame, meta: Meta) -> tuple[Warning, ...]:
     """Warns where the GPU falls behind the host, or catches up, over the steps: they don't last what the loop lasts."""
     lags = used.group_by("device", maintain_order=True).agg(
         drift=(pl.col("start_ns") - pl.col("mark_ns")).last() - (pl.col("start_ns") - pl.col("mark_ns")).first(),
@@ -270,5 +275,6 @@ def _drift(used: pl.DataFrame) -> tuple[Warning, ...]:
         return ()
     device, drift = drifting.select("device", "drift").row(0)
     way = "grows" if drift > 0 else "shrinks"
-    text = f"the GPU's lag behind the host {way} by {abs(drift) / 1e6:.3g} ms over the steps used (GPU row {device})"
-    return (Warning("lag-drift", f"{text}: steps on the GPU and steps of the host differ in length"),)
+    lag = f"the lag of GPU {meta.devices[device].label} behind the host {way} by {abs(drift) / 1e6:.3g} ms"
+    text = f"{lag} over the steps used: steps on the GPU and steps of the host differ in length"
+    return (Warning("lag-drift", text),)

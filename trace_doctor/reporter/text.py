@@ -53,6 +53,7 @@ SENTENCES: dict[tuple[str, str], str] = {
     ("host", "synchronisation"): "the host waiting for the GPU and launching late",
     ("host", "initialisation"): "start-up",
     ("unattributed", WITHOUT_FLOPS): "tensor kernels whose FLOPs are unknown",
+    ("unattributed", "no host events"): "gaps in which the host's work was not recorded",
     ("unattributed", "profiler overhead"): "the profiler itself",
     ("unattributed", "queued but not started"): "kernels that were queued but did not start",
 }
@@ -69,7 +70,10 @@ MEANINGS: dict[str, str] = {
     "optimizer": "the optimizer reads and writes every parameter and its states",
     "loss": "the loss reads and writes the logits",
     "embedding": "table look-ups and their gradients",
-    "copy/cast/layout": "copies, dtype casts and layout changes that do no arithmetic",
+    "layout": "copies, dtype casts and layout changes that do no arithmetic",
+    "random": "dropout masks and random numbers at the speed of memory",
+    "sort": "sorting and top-k",
+    "recompute": "activation checkpointing: forward work run again inside the backward pass",
     "poor access pattern": "strided, uncoalesced or atomic access: slower than the bytes explain",
     "allocator": "cudaMalloc and cudaFree during training: memory is nearly full",
     "copy": "copies inside the GPU and memsets",
@@ -77,7 +81,8 @@ MEANINGS: dict[str, str] = {
     "waiting for a straggler": "this GPU was ready, another was not",
     "wire time": "what the bytes need at the bandwidth of the link",
     "slow collective": "slower than the link allows: small messages, topology, contention",
-    "waiting or slow (can't tell from one rank)": "a late peer or a slow network; the other ranks' traces would tell",
+    "peer-to-peer copy": "copies between GPUs that nothing covered",
+    "waiting or slow": "a late peer or a slow network; the other ranks' traces would tell",
     "pipeline bubble": "waiting for the neighbouring pipeline stage",
     "too short to fill the GPU": "kernels near the shortest time a kernel can take: fuse them",
     "launch-bound": "the GPU ran dry because the host launches too slowly: fuse, compile, or use CUDA graphs",
@@ -88,8 +93,15 @@ MEANINGS: dict[str, str] = {
     "launch call blocked": "a launch call that took far longer than launches do",
     "initialisation": "one-off start-up work inside the window",
     "compilation": "Dynamo, Inductor or Triton compiled during the window",
+    "checkpoint saving": "writing a checkpoint while the GPU waits",
+    "garbage collection": "Python's garbage collector",
+    "evaluation": "evaluation inside the window",
+    "logging": "logging inside the window",
     "host code": "Python or C++ between the launches",
     WITHOUT_FLOPS: "may hold MFU: record shapes, or give the model's FLOPs",
+    "unknown kernel": "long kernels of a kind that trace-doctor does not know",
+    "graph contents": "a CUDA graph that was recorded as a whole: what ran in it is unknown",
+    "no host events": "idle, and the trace does not record what the host did",
     "queued but not started": "launched, GPU free, yet not started: the trace does not show why",
     "profiler overhead": "the profiler's own work; a run without it is faster",
     "model error": "FLOPs or peak don't fit these kernels: a negative rest that keeps the sum exact",
@@ -103,6 +115,10 @@ BASES = {
 }
 
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_WRAPPER = re.compile(r"[AB]?(?:Bin|Un)aryFunctor|TensorListMetadata|\w*OpMathFunctor")
+_NAMELESS = {"kernel", "kernel2", "device_kernel"}
+"""CUTLASS and its users: the name is the first template argument."""
+_IDENTIFIER = re.compile(r"\b[A-Za-z]\w*\b(?!::)")
 _FUNCTOR = re.compile(r"\b(\w*Functor\w*|\w+_kernel_cuda|\w+Ops?)\b")
 
 
@@ -156,16 +172,30 @@ def kernel(name: str) -> str:
     >>> kernel("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int, float)")
     'vectorized_elementwise_kernel<CUDAFunctor_add>'
     """
+    if name.startswith("_Z"):
+        return _demangled(name)
     text = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
     opening = re.search(r"[<(]", text)
     if not opening or opening.start() == 0 or " -> " in text or text.startswith("Mem"):
         return text
     base = text[: opening.start()].strip().rsplit("::", 1)[-1]
-    functor = _FUNCTOR.search(text, opening.start())
-    return f"{base}<{functor[1]}>" if functor and functor[1] != base else base
+    if base.lower() in _NAMELESS:
+        return f"{base}<{max(_IDENTIFIER.findall(text, opening.start())[:3], key=len, default='')}>"
+    functors = [found[1] for found in _FUNCTOR.finditer(text, opening.start()) if found[1] != base]
+    telling = next((functor for functor in functors if not _WRAPPER.match(functor)), functors[0] if functors else None)
+    return f"{base}<{telling}>" if telling else base
 
 
-def _digits(value: float, significant: int = 3) -> str:
+def _demangled(name: str) -> str:
+    """The innermost identifier of an Itanium-mangled name: _ZN2ck6device10fused_gemmILi1EEEv is fused_gemm."""
+    rest, found = re.sub(r"^_Z(?:N[KVr]*)?", "", name), ""
+    while (length := re.match(r"\d+", rest)) and length.end() + int(length[0][:4]) <= len(rest):
+        end = length.end() + int(length[0][:4])
+        found, rest = rest[length.end() : end], rest[end:]
+    return found or name
+
+
+def number(value: float, significant: int = 3) -> str:
     """Three significant digits, never an exponent below a million: 0.52, 35.2, 989, 12,900."""
     if value == 0:
         return "0"
@@ -176,7 +206,7 @@ def _digits(value: float, significant: int = 3) -> str:
 def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
     """The value in the largest unit that it fills after rounding."""
     size, unit = next(((s, u) for s, u in units if abs(value) >= s * 0.9995), units[-1])
-    return f"{_digits(value / size)}{SPACE}{unit}"
+    return f"{number(value / size)}{SPACE}{unit}"
 
 
 def duration(ns: float | None) -> str:
@@ -241,3 +271,28 @@ def sentence(text: str) -> str:
     """First letter large, a full stop at the end."""
     text = text.strip()
     return text if not text else text[0].upper() + text[1:] + ("" if text[-1] in ".!?:" else ".")
+
+
+def count(value: float) -> str:
+    """How often something happened a step, as a mean: 144, 1.5, 0.33."""
+    return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.2g}"
+
+
+EMPTY = "·"
+
+
+def bar(low: float, high: float, cells: int) -> str:
+    """A bar from `low` to `high` per cent of `cells` characters, to half a character; what is there is never invisible.
+
+    >>> bar(25, 50, 8)
+    '··██····'
+    """
+    low, high = min(max(low, 0.0), 100.0), min(max(high, 0.0), 100.0)
+    start, end = (round(edge / 100 * 2 * cells) for edge in (low, high))
+    if start >= end:
+        place = min(start // 2, cells - 1)
+        return EMPTY * place + ("▏" if high > low else EMPTY) + EMPTY * (cells - place - 1)
+    drawn = "▐" if start % 2 else ""
+    full = end // 2 - (start + 1) // 2
+    drawn = drawn + "█" * full + ("▌" if end % 2 else "") if full >= 0 else "▐"
+    return (EMPTY * (start // 2) + drawn).ljust(cells, EMPTY)[:cells]

@@ -147,6 +147,8 @@ def _demangled(name: str) -> str:
     rest, parts = name.removeprefix("_Z").removeprefix("N"), []
     while found := re.match(r"(?:L|St)?(\d{1,4})", rest):
         end = found.end() + int(found[1])
+        if end > len(rest):
+            break
         parts.append(rest[found.end() : end])
         rest = rest[end:]
     return "::".join(part for part in parts if not part.startswith("_GLOBAL__N_")) or name

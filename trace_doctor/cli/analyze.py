@@ -1,0 +1,302 @@
+"""`trace-doctor analyze`: parse, call, print, exit. No arithmetic but that of units."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trace_doctor.cli.options import SectionCommand, SectionOption
+from trace_doctor.cli.quantities import BYTES_RATE, COUNT, FLOPS, FLOPS_RATE
+from trace_doctor.errors import OutputError, UsageError
+from trace_doctor.options import Options, Thresholds
+from trace_doctor.reporter import files
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from trace_doctor.report import Report
+
+FORMATS = ("terminal", "markdown", "json")
+STDOUT = "-"
+PROGRESS_AFTER_S = 0.5
+US, MS = 1_000, 1_000_000
+
+
+def _devices(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names for the shell to complete `--device` with."""
+    from click.shell_completion import CompletionItem
+
+    from trace_doctor.hardware.devices import catalogue
+
+    return [CompletionItem(row.id) for row in catalogue() if row.id.startswith(incomplete.lower())]
+
+
+def _option(section: str, *names: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(*names, cls=SectionOption, section=section, **settings)
+
+
+_output = partial(_option, "Report")
+_window = partial(_option, "Steps")
+_hardware = partial(_option, "Hardware")
+_work = partial(_option, "FLOPs")
+_run = partial(_option, "Running")
+_threshold = partial(_option, "Thresholds of the accounting")
+
+
+@click.command(cls=SectionCommand, short_help="Say the MFU of a run and where the rest of the time went.")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@_output("-f", "--format", "format_", type=click.Choice(FORMATS), help="What to print on stdout.  [default: terminal]")
+@_output("--json", "as_json", is_flag=True, help="The same as --format json.")
+@_output(
+    "-o",
+    "--output",
+    "outputs",
+    metavar="FILE",
+    multiple=True,
+    help="Write the report to FILE: .json, .md or .txt; '-' is stdout. May repeat.",
+)
+@_output("--force", is_flag=True, help="Overwrite files that are there.")
+@_output(
+    "--color/--no-color",
+    "colour",
+    default=None,
+    help="Colour on stdout or not.  [default: on a terminal, unless NO_COLOR is set]",
+)
+@_window("--steps", metavar="RANGE", help="Use these steps only: 2-4 or 3,5, as the trace numbers them.")
+@_window("--all-steps", is_flag=True, help="Use all steps: don't leave a slow first one out.")
+@_window("--step-range", metavar="NAME", help="The annotation that is a step: a prefix or regex.")
+@_window("--whole-trace", is_flag=True, help="Account for the whole trace, start-up included.")
+@_hardware(
+    "--device",
+    metavar="NAME",
+    shell_complete=_devices,
+    help="The GPU, where the trace doesn't name it: see trace-doctor devices.",
+)
+@_hardware(
+    "--peak-flops", type=FLOPS_RATE, metavar="RATE", help="Dense peak of the peak dtype: 989e12, 989T or '989 TFLOP/s'."
+)
+@_hardware("--peak-dtype", metavar="DTYPE", help="The dtype that MFU is held against.  [default: bf16, else fp16]")
+@_hardware("--memory-bandwidth", type=BYTES_RATE, metavar="RATE", help="Memory bandwidth: 3.35e12, 3.35T or 3350GB/s.")
+@_work(
+    "--flops-per-step", type=FLOPS, metavar="FLOPS", help="Model FLOPs of one step of the whole job: 1.2e15 or 1.2P."
+)
+@_work(
+    "--params",
+    type=COUNT,
+    metavar="N",
+    help="Parameters of the model, such as 7B: with --tokens-per-step, a step is 6 N T FLOPs.",
+)
+@_work("--tokens-per-step", type=COUNT, metavar="T", help="Tokens of one step of the whole job.")
+@_work("--world-size", type=click.IntRange(min=1), metavar="N", help="GPUs of the job.  [default: as the trace says]")
+@_work(
+    "--kernel-patterns",
+    type=click.Path(),
+    metavar="FILE",
+    help="TOML file of kernel-name patterns that come before the built-in ones.",
+)
+@_run(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Worker processes for large files.  [default: as many as pay]",
+)
+@_run("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@_threshold(
+    "--launch-spacing-us",
+    type=click.FloatRange(min=0),
+    default=200,
+    show_default=True,
+    metavar="US",
+    help="Launches closer together are one busy host.",
+)
+@_threshold(
+    "--device-gap-us",
+    type=click.FloatRange(min=0),
+    default=20,
+    show_default=True,
+    metavar="US",
+    help="A kernel that starts later after its launch was not merely launched late.",
+)
+@_threshold(
+    "--blocked-call-us",
+    type=click.FloatRange(min=0),
+    default=50,
+    show_default=True,
+    metavar="US",
+    help="A longer launch call was blocked.",
+)
+@_threshold(
+    "--initialisation-ms",
+    type=click.FloatRange(min=0),
+    default=100,
+    show_default=True,
+    metavar="MS",
+    help="A longer allocator call is start-up, not a lack of memory.",
+)
+@_threshold(
+    "--small-copy-bytes",
+    type=click.IntRange(min=0),
+    default=65_536,
+    show_default=True,
+    metavar="BYTES",
+    help="A smaller copy to the host is the host reading a value.",
+)
+@_threshold(
+    "--outlier-ratio",
+    type=click.FloatRange(min=1),
+    default=1.25,
+    show_default=True,
+    metavar="RATIO",
+    help="A first step longer than this many medians is left out.",
+)
+@_threshold(
+    "--kernel-floor-us",
+    type=click.FloatRange(min=0),
+    metavar="US",
+    help="Time that no kernel goes below.  [default: measured in the trace]",
+)
+def analyze(
+    paths: tuple[str, ...],
+    format_: str | None,
+    as_json: bool,  # noqa: FBT001
+    outputs: tuple[str, ...],
+    force: bool,  # noqa: FBT001
+    colour: bool | None,  # noqa: FBT001
+    quiet: bool,  # noqa: FBT001
+    **chosen: Any,
+) -> None:
+    """Say the MFU of a run and where the rest of the time went.
+
+    PATH is a trace of the PyTorch profiler (.json, .json.gz, .json.zst), a folder of them, a glob, or '-' for stdin.
+    """  # fmt: skip
+    if as_json and format_ not in (None, "json"):
+        msg = f"--json and --format {format_} contradict each other"
+        raise UsageError(msg, hint="give one of them")
+    printed = _printed(format_ or ("json" if as_json else None), outputs)
+    targets = {path: files.format_of(path) for path in outputs if path != STDOUT}
+    files.check(list(targets), force=force)
+    options = _options(chosen)
+
+    from trace_doctor import pipeline
+
+    with _progress(quiet=quiet) as progress:
+        report = pipeline.analyze(paths, options, progress=progress)
+    for path, name in targets.items():
+        files.write(path, _content(report, name), force=force)
+    if printed:
+        _print(report, printed, colour=colour)
+
+
+def _printed(format_: str | None, outputs: tuple[str, ...]) -> str | None:
+    """The format of stdout; null where everything goes to files."""
+    return format_ or ("terminal" if not outputs or STDOUT in outputs else None)
+
+
+def _options(chosen: dict[str, Any]) -> Options:
+    """The flags as Options; raises UsageError where two of them contradict each other."""
+    _contradictions(chosen)
+    floor_us = chosen.pop("kernel_floor_us")
+    thresholds = Thresholds(
+        launch_spacing_ns=round(chosen.pop("launch_spacing_us") * US),
+        device_gap_ns=round(chosen.pop("device_gap_us") * US),
+        blocked_call_ns=round(chosen.pop("blocked_call_us") * US),
+        initialisation_ns=round(chosen.pop("initialisation_ms") * MS),
+        small_copy_bytes=chosen.pop("small_copy_bytes"),
+        outlier_ratio=chosen.pop("outlier_ratio"),
+        floor_ns=None if floor_us is None else round(floor_us * US),
+    )
+    return Options(thresholds=thresholds, **chosen)
+
+
+def _contradictions(chosen: dict[str, Any]) -> None:
+    together = [
+        (("steps", "all_steps"), "give one of them"),
+        (("whole_trace", "steps"), "give one of them"),
+        (("whole_trace", "all_steps"), "give one of them"),
+        (("whole_trace", "step_range"), "give one of them"),
+        (("flops_per_step", "params"), "give the FLOPs, or the parameters and tokens"),
+    ]
+    for (one, other), hint in together:
+        if chosen[one] and chosen[other]:
+            msg = f"{_flag(one)} and {_flag(other)} contradict each other"
+            raise UsageError(msg, hint=hint)
+    if chosen["params"] and not chosen["tokens_per_step"]:
+        msg = "--params needs --tokens-per-step: FLOPs of a step are 6 x parameters x tokens"
+        raise UsageError(msg, hint="add --tokens-per-step T, the tokens of one step of the whole job")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on stderr once the work has taken half a second; nothing where stderr is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("reading", total=None)
+    started = time.monotonic()
+
+    def advance(done: int, total: int) -> None:
+        if time.monotonic() - started > PROGRESS_AFTER_S:
+            bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
+
+
+def _content(report: Report, format_: str) -> bytes:
+    """The report as a file holds it: UTF-8, no colour."""
+    if format_ == "json":
+        from trace_doctor.report import to_json
+
+        return to_json(report)
+    if format_ == "markdown":
+        from trace_doctor.reporter import markdown
+
+        return markdown.render(report).encode()
+    from trace_doctor.reporter import terminal
+
+    return terminal.render(report).encode()
+
+
+def _print(report: Report, format_: str, *, colour: bool | None) -> None:
+    """The report on stdout, and nothing else; drawn for the terminal that stdout is."""
+    content = _drawn(report, colour=colour) if format_ == "terminal" else _content(report, format_)
+    stdout = sys.stdout.buffer
+    try:
+        stdout.write(content)
+        stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        msg = f"can't be written: {error.strerror}"
+        raise OutputError(msg, where="stdout") from error
+
+
+def _drawn(report: Report, *, colour: bool | None) -> bytes:
+    from rich.console import Console
+
+    from trace_doctor.reporter import terminal
+
+    console = Console(force_terminal=True if colour else None)
+    system = console.color_system if colour or (colour is None and not console.no_color) else None
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    ascii_only = not encoding.lower().replace("-", "").startswith("utf")
+    width = console.width if console.is_terminal else terminal.WIDTH
+    return terminal.render(report, width=width, colour=system, ascii_only=ascii_only).encode(encoding)
