@@ -27,6 +27,14 @@ def test_the_headline_says_mfu_device_peak_and_basis() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mfu", "shown"),
+    [(0.0, "0.00 %"), (0.000045, "under 0.01 %"), (0.0019, "0.19 %"), (0.0141, "1.4 %"), (0.173, "17.3 %")],
+)
+def test_a_small_mfu_keeps_its_digits(mfu: float, shown: str) -> None:
+    assert text.plain(verdict.headline(with_metrics(samples.healthy(), mfu=mfu))).startswith(f"MFU {shown} (")
+
+
+@pytest.mark.parametrize(
     ("mfu", "words"),
     [
         (0.0, "below what untuned"), (0.25, "what untuned training runs reach"), (0.4, "between untuned and tuned"),

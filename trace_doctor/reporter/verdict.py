@@ -35,7 +35,12 @@ def headline(report: Report) -> str:
     against = ", ".join(part for part in (text.clip(device.name or "", 60), held) if part)
     basis = text.BASES.get(report.workload.flops_basis or "", "")
     brackets = "; ".join(part for part in (against, basis) if part)
-    return f"MFU {text.percent(metrics.mfu)}" + (f" ({brackets})" if brackets else "")
+    return f"MFU {_mfu(metrics.mfu)}" + (f" ({brackets})" if brackets else "")
+
+
+def _mfu(mfu: float) -> str:
+    """One decimal, two where MFU is small: 0.19 % and 0.04 % are different runs."""
+    return f"under 0.01{text.SPACE}%" if 0 < mfu < 0.0001 else text.percent(mfu, 1 if mfu >= 0.01 else 2)
 
 
 def sentences(report: Report) -> tuple[str, ...]:
