@@ -196,7 +196,7 @@ def _sum_counts(counts: Sequence[Counts]) -> Counts:
 # ---- metrics
 
 
-class Coverage3(NamedTuple):
+class Covered(NamedTuple):
     """Exclusive time of the tensor kernels with FLOPs, of all of them, and what the covered ones ideally take, in ns."""
 
     covered_ns: float
@@ -204,9 +204,10 @@ class Coverage3(NamedTuple):
     ideal_ns: float
 
 
-def _covered(tensor: pl.DataFrame) -> Coverage3:
+def _covered(tensor: pl.DataFrame) -> Covered:
     known = tensor.filter(pl.col("flops").is_not_null())
-    return Coverage3(known["exclusive_ns"].sum(), tensor["exclusive_ns"].sum(), known["ideal_ns"].fill_null(0).sum())
+    held, ideal = known["exclusive_ns"].sum(), known["ideal_ns"].fill_null(0).sum()
+    return Covered(float(held), float(tensor["exclusive_ns"].sum()), float(ideal))
 
 
 def covered_share(tensor: pl.DataFrame) -> float | None:
@@ -269,7 +270,7 @@ def _by_peak(analysis: Analysis, rows: Sequence[LedgerRow]) -> dict[str, float]:
         return {}
     work = analysis.account.tensor.filter(pl.col("flops").is_not_null() & ~pl.col("recompute"))
     by_dtype = work.group_by("ran_in").agg(flops=(pl.col("flops") * pl.col("part")).sum())
-    total = by_dtype["flops"].sum()
+    total = float(by_dtype["flops"].sum())
     mfu_flops = _row_ns(rows, charges.MFU) * analysis.peak_flops / analysis.account.window_ns
     return {
         dtype: mfu_flops / peak
@@ -320,10 +321,10 @@ def _window(analyses: Sequence[Analysis]) -> WindowRow:
         for number, start, duration, used, why in merged.iter_rows()
     ]
     durations = pl.Series([step.duration_ns for step in listed if step.used], dtype=pl.Int64)
-    starts = [start for a in analyses if (start := _spans(a)["start_ns"].min()) is not None]
+    starts: list[int] = [start for a in analyses for start in _spans(a)["start_ns"].to_list()]
     return WindowRow(
         rule=analyses[0].window.rule,
-        start_ns=min(starts, default=0),  # type: ignore[type-var]
+        start_ns=min(starts, default=0),
         duration_ns=round(sum(a.account.window_ns for a in analyses) / len(analyses)),
         step_time_ns=step_time(durations),
         steps=listed,
@@ -335,7 +336,7 @@ def _mean_partition(parts: Sequence[Partition], window_ns: int) -> Partition:
         return parts[0]
 
     def mean(name: str) -> float:
-        return sum(getattr(part, name) for part in parts) / len(parts)
+        return float(sum(getattr(part, name) for part in parts)) / len(parts)
 
     names = ["compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns"]
     shares = share_out(pl.DataFrame({"time_ns": [mean(name) for name in names]}), window_ns)
@@ -387,7 +388,7 @@ def _workload(
     if not share:
         return Workload(tokens_per_step=options.tokens_per_step, covered_share=share)
     counted = tensor.filter(~pl.col("recompute"))
-    flops = (counted["flops"] * counted["part"]).sum() / len(analyses) / steps
+    flops = float((counted["flops"] * counted["part"]).sum()) / len(analyses) / steps
     return Workload(
         flops_basis="shapes",
         formula="sum over the tensor ops by their recorded shapes; causal attention counts half, its backward twice the forward",
@@ -439,8 +440,8 @@ def _coverage(analyses: Sequence[Analysis], traces: Sequence[Trace]) -> Coverage
     tensor = kernels.filter(pl.col("class") == TENSOR)
     known = pl.col("flops").is_not_null() | pl.col("bytes_moved").is_not_null()
     linked = pieces.filter(pl.col("kind").is_in(["compute", "communication"]))["call"]
-    order = ("good", "partial", "poor")
-    trust: Trust = max((a.window.trust for a in analyses), key=order.index)  # type: ignore[assignment]
+    order: tuple[Trust, ...] = ("good", "partial", "poor")
+    trust = order[max(order.index(a.window.trust) for a in analyses)]  # type: ignore[arg-type]
     return Coverage(
         kernels_linked_share=linked.is_not_null().mean(),  # type: ignore[arg-type]
         shapes_share=_share_of_time(tensor, pl.col("has_shapes")),
@@ -453,8 +454,8 @@ def _coverage(analyses: Sequence[Analysis], traces: Sequence[Trace]) -> Coverage
 
 
 def _share_of_time(pieces: pl.DataFrame, is_so: pl.Expr) -> float | None:
-    total = pieces["exclusive_ns"].sum()
-    return pieces.filter(is_so)["exclusive_ns"].sum() / total if total > 0 else None
+    total, so = float(pieces["exclusive_ns"].sum()), float(pieces.filter(is_so)["exclusive_ns"].sum())
+    return so / total if total > 0 else None
 
 
 def _abstained(analyses: Sequence[Analysis]) -> list[Abstained]:

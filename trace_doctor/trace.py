@@ -34,7 +34,9 @@ ACTIVITIES: dict[str, Column] = {
     "start_ns": Column(pl.Int64, "start on the trace's clock"),
     "duration_ns": Column(pl.Int64, "length, 0 or more"),
     "name": Column(pl.Categorical, "kernel name as recorded, or the profiler's name of a copy"),
-    "kind": Column(ACTIVITY_KINDS, "loaders say compute for every kernel; work.kernels finds the communication among them"),
+    "kind": Column(
+        ACTIVITY_KINDS, "loaders say compute for every kernel; work.kernels finds the communication among them"
+    ),
     "correlation": Column(pl.Int64, "id shared with the launching call, unique within a process only"),
     "call": Column(pl.UInt32, "row of the call that launched it; null where no launch was recorded"),
     "op": Column(pl.UInt32, "row of the innermost op around the launch"),
@@ -47,7 +49,9 @@ OPS: dict[str, Column] = {
     "thread": Column(pl.UInt32, "position in meta.threads"),
     "start_ns": Column(pl.Int64, "start on the trace's clock"),
     "duration_ns": Column(pl.Int64, "length, 0 or more"),
-    "name": Column(pl.Categorical, "dispatcher op (ns::op), autograd node, triton_* kernel wrapper, or a record_function"),
+    "name": Column(
+        pl.Categorical, "dispatcher op (ns::op), autograd node, triton_* kernel wrapper, or a record_function"
+    ),
     "parent": Column(pl.UInt32, "row of the innermost op that encloses it on its thread"),
     "shapes": Column(pl.Categorical, "`Input Dims` as the JSON text of the file"),
     "dtypes": Column(pl.Categorical, "`Input type` as the JSON text of the file"),
@@ -72,7 +76,9 @@ ANNOTATIONS: dict[str, Column] = {
     "start_ns": Column(pl.Int64, "start on the trace's clock"),
     "duration_ns": Column(pl.Int64, "length, 0 or more"),
     "name": Column(pl.Categorical, "text of the annotation, NVTX range, profiler overhead or Python frame"),
-    "kind": Column(ANNOTATION_KINDS, "user: record_function and NVTX; overhead: the profiler's own work; python: a stack frame"),
+    "kind": Column(
+        ANNOTATION_KINDS, "user: record_function and NVTX; overhead: the profiler's own work; python: a stack frame"
+    ),
 }
 COLLECTIVES: dict[str, Column] = {
     "activity": Column(pl.UInt32, "row of the communication kernel"),

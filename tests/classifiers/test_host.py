@@ -14,7 +14,9 @@ US = 1_000
 Causes = dict[str, int]
 
 
-def call(start_us: int, duration_us: int, correlation: int | None = None, name: str = "cudaLaunchKernel", thread: int = 0) -> Row:
+def call(
+    start_us: int, duration_us: int, correlation: int | None = None, name: str = "cudaLaunchKernel", thread: int = 0
+) -> Row:
     return launch(start_us * US, duration_us * US, name, correlation=correlation, thread=thread)
 
 
@@ -27,10 +29,12 @@ def causes(*rows: Row, gaps: list[tuple[int, int]], threads: int = 1) -> Causes:
     linked = link(trace(*rows, threads=threads))
     activities = linked.activities.with_columns(op_name=linked.ops["name"].gather(linked.activities["op"]))
     pieces = activities.with_columns(end_ns=pl.col("start_ns") + pl.col("duration_ns"))
-    frame = pl.DataFrame([(a * US, b * US) for a, b in gaps], schema={"start_ns": pl.Int64, "end_ns": pl.Int64}, orient="row")
+    frame = pl.DataFrame(
+        [(a * US, b * US) for a, b in gaps], schema={"start_ns": pl.Int64, "end_ns": pl.Int64}, orient="row"
+    )
     found = explain_gaps(frame, linked, activities, pieces, thresholds=Thresholds())
     assert (found["end_ns"] - found["start_ns"]).sum() == sum(b - a for a, b in gaps) * US
-    sums = found.group_by("cause").agg(((pl.col("end_ns") - pl.col("start_ns")).sum() // US)).sort("cause")
+    sums = found.group_by("cause").agg((pl.col("end_ns") - pl.col("start_ns")).sum() // US).sort("cause")
     return dict(sums.iter_rows())
 
 
@@ -68,12 +72,24 @@ def test_a_running_graph_counts_as_launched() -> None:
 
 def test_a_wait_is_a_debt_that_later_gaps_pay() -> None:
     # the host waits 10-100 us while the GPU is busy (90 us of debt), then launches at 400: 90 are paid, the rest is host code
-    rows = [busy(5, 100, 1), busy(410, 500, 2), call(0, 1, 1), call(10, 95, name="cudaStreamSynchronize"), call(400, 5, 2)]
+    rows = [
+        busy(5, 100, 1),
+        busy(410, 500, 2),
+        call(0, 1, 1),
+        call(10, 95, name="cudaStreamSynchronize"),
+        call(400, 5, 2),
+    ]
     assert causes(*rows, gaps=[(100, 410)]) == {"synchronisation": 90, "host code": 210, "launch-bound": 10}
 
 
 def test_a_wait_on_a_busy_gpu_costs_nothing_where_no_gap_follows() -> None:
-    rows = [busy(5, 100, 1), busy(100, 200, 2), call(0, 1, 1), call(2, 90, name="cudaDeviceSynchronize"), call(95, 2, 2)]
+    rows = [
+        busy(5, 100, 1),
+        busy(100, 200, 2),
+        call(0, 1, 1),
+        call(2, 90, name="cudaDeviceSynchronize"),
+        call(95, 2, 2),
+    ]
     assert causes(*rows, gaps=[]) == {}
 
 
@@ -115,7 +131,13 @@ def test_calls_before_the_first_launch_are_initialisation() -> None:
 
 
 def test_another_threads_ranges_say_nothing() -> None:
-    rows = [busy(0, 100, 1), busy(310, 400, 2), call(0, 1, 1), call(300, 5, 2), mark(120 * US, 100 * US, "evaluate", thread=1)]
+    rows = [
+        busy(0, 100, 1),
+        busy(310, 400, 2),
+        call(0, 1, 1),
+        call(300, 5, 2),
+        mark(120 * US, 100 * US, "evaluate", thread=1),
+    ]
     assert causes(*rows, gaps=[(100, 310)], threads=2) == {"host code": 200, "launch-bound": 10}
 
 

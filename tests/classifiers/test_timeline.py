@@ -15,7 +15,8 @@ from trace_doctor.classifiers.timeline import COMMUNICATION, IDLE, activity_clas
 SCHEMA = {"activity": pl.Int64, "start_ns": pl.Int64, "duration_ns": pl.Int64, "kind": pl.String, "tensor": pl.Boolean}
 KINDS = [("compute", True), ("compute", False), ("communication", False), ("copy", False), ("set", False)]
 activities = st.lists(
-    st.tuples(st.integers(0, 60), st.integers(0, 20), st.sampled_from(KINDS)).map(lambda a: (a[0], a[1], *a[2])), max_size=12
+    st.tuples(st.integers(0, 60), st.integers(0, 20), st.sampled_from(KINDS)).map(lambda a: (a[0], a[1], *a[2])),
+    max_size=12,
 )
 borders = st.lists(st.integers(0, 80), min_size=2, max_size=6, unique=True).map(sorted)
 
@@ -62,7 +63,13 @@ def by_hand(acts: pl.DataFrame, spans: pl.DataFrame) -> tuple[list[int], Counter
 
 def test_priorities_and_the_even_split() -> None:
     # tensor 0-10 and 5-15 | compute 8-30 | communication 20-50 | copy 40-70 | window 0-80
-    rows = [(0, 10, "compute", True), (5, 10, "compute", True), (8, 22, "compute", False), (20, 30, "communication", False), (40, 30, "copy", False)]
+    rows = [
+        (0, 10, "compute", True),
+        (5, 10, "compute", True),
+        (8, 22, "compute", False),
+        (20, 30, "communication", False),
+        (40, 30, "copy", False),
+    ]
     timeline = sweep(frame(rows), spans_between([0, 80]))
     assert timeline.held_ns == (15, 15, 20, 20, 10)
     assert timeline.communication_ns == 30

@@ -76,7 +76,10 @@ def test_the_waterfall_falls_from_the_peak_to_mfu() -> None:
 
 def test_without_mfu_tensor_work_of_unknown_flops_stands_at_the_foot() -> None:
     bars = view(samples.poor()).bars
-    assert [(bar.label, round(bar.points, 6)) for bar in bars[-2:]] == [("unattributed", 40.0), ("FLOPs unknown", 35.0)]
+    assert [(bar.label, round(bar.points, 6)) for bar in bars[-2:]] == [
+        ("unattributed", 40.0),
+        ("tensor kernels", 35.0),
+    ]
 
 
 def test_contributors_of_several_gpus_are_means_as_their_row_is() -> None:

@@ -192,7 +192,7 @@ def _host_segments(before: pl.DataFrame, trace: Trace, launches: pl.DataFrame, t
 def _host_states(trace: Trace, launches: pl.DataFrame, thresholds: Thresholds) -> pl.DataFrame:
     """What the launching threads did: thread (null: every thread), start_ns, end_ns, class (position in states()), name."""
     rows = states()
-    threads = launches["thread"].unique()
+    threads = launches["thread"].unique().to_list()
     first_launch_ns = pl.lit(launches["start_ns"].min(), pl.Int64)
     allocations = trace.calls.filter(pl.col("kind").is_in(["malloc", "free"]) & pl.col("thread").is_in(threads))
     is_start = (pl.col("duration_ns") >= thresholds.initialisation_ns) | (pl.col("start_ns") < first_launch_ns)
@@ -282,10 +282,13 @@ def _innermost(split: pl.DataFrame, trace: Trace, host_code: int) -> pl.Series:
     """The innermost host range (op, annotation or Python frame) in the middle of each stretch of host code."""
     middle = pl.col("start_ns") + (pl.col("end_ns") - pl.col("start_ns")) // 2
     points = split.with_row_index("row").filter(pl.col("state") == host_code)
-    points = points.select("row", thread=pl.col("threads").list.first(), start_ns=middle, duration_ns=pl.lit(0, pl.Int64))
+    points = points.select(
+        "row", thread=pl.col("threads").list.first(), start_ns=middle, duration_ns=pl.lit(0, pl.Int64)
+    )
     columns = ["thread", "start_ns", "duration_ns", "name"]
     own = trace.annotations.filter(pl.col("kind") != "overhead").select(columns)
-    ranges = pl.concat([trace.ops.select(columns), own]).filter(pl.col("thread").is_in(points["thread"].unique()))
+    ranges = pl.concat([trace.ops.select(columns), own])
+    ranges = ranges.filter(pl.col("thread").is_in(points["thread"].unique().to_list()))
     _, around = nest(ranges, points)
     found = pl.DataFrame({"row": points["row"], "name": ranges["name"].cast(pl.String).gather(around)})
     return split.with_row_index("row").select("row").join(found, on="row", how="left", maintain_order="left")["name"]
@@ -293,7 +296,7 @@ def _innermost(split: pl.DataFrame, trace: Trace, host_code: int) -> pl.Series:
 
 def waits(trace: Trace, launches: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     """When the launching threads waited while this GPU was busy: start_ns, end_ns (disjoint), name and op of the wait."""
-    threads = launches["thread"].unique()
+    threads = launches["thread"].unique().to_list()
     calls = trace.calls.filter(pl.col("thread").is_in(threads)).with_columns(
         end_ns=pl.col("start_ns") + pl.col("duration_ns")
     )

@@ -160,7 +160,9 @@ def _zstd_reader(file: IO[bytes]) -> Any:
         import zstandard
     except ImportError:
         msg = "the file is packed with zstd, and no library for it is installed"
-        raise UnsupportedInputError(msg, hint="pip install 'trace-doctor[zstd]', or unpack it with: zstd -d FILE") from None
+        raise UnsupportedInputError(
+            msg, hint="pip install 'trace-doctor[zstd]', or unpack it with: zstd -d FILE"
+        ) from None
     return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
 
 

@@ -199,11 +199,11 @@ def _events(text: bytes, repairs: Counter[str], *, save: bool) -> Sequence[Any]:
     for mend in (bytes, lambda broken: repair.characters(broken, found), lambda broken: repair.items(broken, found)):
         whole = mend(whole)
         try:
-            events = _LOOSE.decode(whole)
+            loose = _LOOSE.decode(whole)
         except _BROKEN:
             continue
         repairs.update(found)
-        return events
+        return loose
     if not save:
         raise LayoutError
     return list(_saved(text, repairs))
@@ -215,7 +215,7 @@ def _saved(text: bytes, repairs: Counter[str]) -> Iterator[LooseEvent]:
     borders.append((len(text), len(text)))
     start, number = 0, 0
     while number < len(borders):
-        for ahead, (end, begin) in enumerate(borders[number : number + 16]):  # borders inside of nested arguments
+        for ahead, (end, _) in enumerate(borders[number : number + 16]):  # borders inside of nested arguments
             event = _one(text[start:end], repairs)
             if event is not None:
                 yield event
@@ -294,11 +294,15 @@ def _frame(frame: str, events: list[Any]) -> pl.DataFrame:
         devices, streams = arguments.pop("device"), arguments.pop("stream")
         devices = [device if type(device) in (int, str) else None for device in devices]
         columns["owner"] = _keys(pids, devices)
-        columns["stream"] = integers([tid if stream is None else stream for stream, tid in zip(streams, tids, strict=True)])
+        columns["stream"] = integers(
+            [tid if stream is None else stream for stream, tid in zip(streams, tids, strict=True)]
+        )
     else:
         columns["thread"] = _keys(pids, tids)
     if "collective" in arguments:
-        marked = (text if name is not None else None for text, name in zip(raw, arguments.pop("collective"), strict=True))
+        marked = (
+            text if name is not None else None for text, name in zip(raw, arguments.pop("collective"), strict=True)
+        )
         texts = [None if text is None else bytes(text).decode("utf-8", "replace") for text in marked]
         columns["collective"] = pl.Series(texts, dtype=pl.String)
     if frame in ("activities", "annotations"):

@@ -53,8 +53,8 @@ _COLLECTIVE_NUMBERS = {
 class Header(msgspec.Struct, kw_only=True):
     """The top-level keys that are used; all others are dropped unread."""
 
-    deviceProperties: Any = None  # noqa: N815
-    distributedInfo: Any = None  # noqa: N815
+    deviceProperties: Any = None
+    distributedInfo: Any = None
     cupti_version: Any = None
     hip_runtime_version: Any = None
     roctracer_version: Any = None
@@ -140,7 +140,9 @@ def _read(path: Path, *, jobs: int | None, progress: Progress | None, prove: boo
     else:
         parts = cutting.parts(path, start, blocks, prove=prove or not start.laid_out)
     with _collector_off():
-        return _together(path, start, list(_checked(workers.imap(decoding.decode, parts, jobs=jobs or _jobs(path)))), notes)
+        return _together(
+            path, start, list(_checked(workers.imap(decoding.decode, parts, jobs=jobs or _jobs(path)))), notes
+        )
 
 
 def _first(path: Path) -> bytes:
@@ -157,7 +159,11 @@ def _checked(parts: Iterator[Decoded]) -> Iterator[Decoded]:
 
 def _jobs(path: Path) -> int:
     small = path.stat().st_size < ALONE_BYTES.get(path.suffix, 48 << 20)
-    return 1 if small else min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
+    return (
+        1
+        if small
+        else min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
+    )
 
 
 @contextmanager
@@ -173,7 +179,7 @@ def _collector_off() -> Iterator[None]:
 
 
 def _together(path: Path, start: cutting.Opening, parts: list[Decoded], notes: Counter[str]) -> Events:
-    seen = reduce(add, (part.seen for part in parts), Counter())
+    seen: Counter[tuple[str, str]] = reduce(add, (part.seen for part in parts), Counter())
     repairs = reduce(add, (part.repairs for part in parts), notes)
     _refuse(path, start, seen, repairs)
     header, whole = _header(path, start, parts[-1].rest)
@@ -192,10 +198,17 @@ def _refuse_idle(path: Path, events: Events) -> None:
     others = {name for _, category in events.seen if (name := decoding.unsupported(category))}
     if others:
         msg = f"no GPU activity: the trace is of an accelerator that is not supported, {', '.join(sorted(others))}"
-        raise UnsupportedInputError(msg, where=str(path), hint="trace-doctor reads traces of CUDA, ROCm and XPU devices")
+        raise UnsupportedInputError(
+            msg, where=str(path), hint="trace-doctor reads traces of CUDA, ROCm and XPU devices"
+        )
     if events.frames["calls"].height:
-        msg = "no GPU activity in the trace, though the host launched work: the profiler got no kernel records (CUPTI not initialised, WSL, or no permission)"
-        hint = "check that another profiler is not attached, that GPU performance counters are allowed, and record again"
+        msg = (
+            "no GPU activity in the trace, though the host launched work: the profiler got no kernel records "
+            "(CUPTI not initialised, WSL, or no permission)"
+        )
+        hint = (
+            "check that another profiler is not attached, that GPU performance counters are allowed, and record again"
+        )
     else:
         msg = "no GPU activity in the trace: a run on the CPU only, or profiled without the GPU"
         hint = "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (XPU on Intel) while the GPU works"
@@ -203,7 +216,9 @@ def _refuse_idle(path: Path, events: Events) -> None:
 
 
 def _distinct(columns: Iterable[pl.Series]) -> list[str]:
-    return list(dict.fromkeys(text for column in columns for text in column.unique(maintain_order=True).cast(pl.String)))
+    return list(
+        dict.fromkeys(text for column in columns for text in column.unique(maintain_order=True).cast(pl.String))
+    )
 
 
 def _placed(activities: pl.DataFrame, devices: naming.Devices) -> pl.DataFrame:
@@ -275,7 +290,9 @@ def _header(path: Path, start: cutting.Opening, rest: bytes | None) -> tuple[Hea
         after, whole = text, True
     if after[:1] in (b"{", b"["):
         msg = "more than one JSON document in the file (concatenated)"
-        raise CorruptTraceError(msg, where=str(path), hint="two ranks may have written the same path: give each its own file")
+        raise CorruptTraceError(
+            msg, where=str(path), hint="two ranks may have written the same path: give each its own file"
+        )
     return header, whole
 
 
@@ -304,11 +321,17 @@ def _left_out(seen: Counter[tuple[str, str]]) -> Iterator[Warning]:
     """Events that may matter but are not read: pairs of begin and end, and categories that nobody knows."""
     pairs = sum(count for (phase, _), count in seen.items() if phase in ("B", "E"))
     if pairs:
-        yield Warning("begin_end_events", f"{pairs} begin and end events were left out: only complete (X) events are read")
-    unknown = {category: count for (phase, category), count in seen.items() if phase == "X" and not decoding.known(category)}
+        yield Warning(
+            "begin_end_events", f"{pairs} begin and end events were left out: only complete (X) events are read"
+        )
+    unknown = {
+        category: count for (phase, category), count in seen.items() if phase == "X" and not decoding.known(category)
+    }
     if unknown:
         listed = ", ".join(f"{name or 'none'} ({count})" for name, count in sorted(unknown.items())[:5])
-        yield Warning("unknown_categories", f"{sum(unknown.values())} events of unknown categories were left out: {listed}")
+        yield Warning(
+            "unknown_categories", f"{sum(unknown.values())} events of unknown categories were left out: {listed}"
+        )
 
 
 def _missing(ops: pl.DataFrame, calls: pl.DataFrame) -> Iterator[str]:
@@ -332,7 +355,7 @@ def _collectives(activities: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """What kernels say of their collective, else what the op with their external id says of it."""
     by_op = ops.filter(pl.col("collective").is_not_null()).select("external", by_op="collective").drop_nulls()
     told = (
-        activities.filter((pl.col("kind") == "compute"))
+        activities.filter(pl.col("kind") == "compute")
         .select("activity", "external", "collective")
         .join(by_op.unique("external", keep="last"), on="external", how="left")
         .select("activity", text=pl.coalesce("collective", "by_op"))
@@ -341,8 +364,13 @@ def _collectives(activities: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     )
     rows = [json.loads(text) for text in told["text"]]
     texts = {column: [_text(_first_of(row, keys)) for row in rows] for column, keys in _COLLECTIVE_TEXTS.items()}
-    numbers = {column: decoding.integers([_first_of(row, keys) for row in rows]) for column, keys in _COLLECTIVE_NUMBERS.items()}
-    return pl.DataFrame({"activity": told["activity"]} | {k: pl.Series(v, dtype=pl.String) for k, v in texts.items()} | numbers)
+    numbers = {
+        column: decoding.integers([_first_of(row, keys) for row in rows])
+        for column, keys in _COLLECTIVE_NUMBERS.items()
+    }
+    return pl.DataFrame(
+        {"activity": told["activity"]} | {k: pl.Series(v, dtype=pl.String) for k, v in texts.items()} | numbers
+    )
 
 
 def _first_of(row: dict[str, Any], keys: tuple[str, ...]) -> Any:

@@ -65,7 +65,10 @@ def devices(keys: Iterable[str], of: Host) -> Devices:
         tuple(ordered),
         {key: ordered.index(label) for key, label in labels.items()},
         {key: owner for key, owner in owners.items() if owner is not None},
-        {labels[key]: device if isinstance(device, int) else _number(labels[key]) for key, (_, device) in found.items()},
+        {
+            labels[key]: device if isinstance(device, int) else _number(labels[key])
+            for key, (_, device) in found.items()
+        },
     )
 
 

@@ -25,9 +25,7 @@ _ESCAPE = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _NUMBER = rb"[-+]?(?:nan|inf|infinity)(?:\(\w*\))?"
 _BARE_VALUE = re.compile(rb'(?<!\\)("\s*:\s*)' + _NUMBER + rb"(?=\s*[,}\]])", re.IGNORECASE)
 _BARE_ITEM = re.compile(rb"([\[,]\s*)" + _NUMBER + rb"(?=\s*[,\]])", re.IGNORECASE)
-_NAME = re.compile(
-    rb'("name"\s*:\s*")(.*?)(?="\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:|\}))', re.DOTALL
-)
+_NAME = re.compile(rb'("name"\s*:\s*")(.*?)(?="\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:|\}))', re.DOTALL)
 _QUOTE = re.compile(rb'(\\.)|"', re.DOTALL)
 
 

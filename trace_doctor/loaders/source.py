@@ -34,7 +34,9 @@ def load(path: Path, *, jobs: int | None = None, progress: Callable[[int, int], 
     start = _start(path)
     if start.startswith(_SQLITE):
         msg = "a SQLite database: Nsight Systems exports are not read yet, only PyTorch profiler traces"
-        raise UnsupportedInputError(msg, where=str(path), hint="record the run with torch.profiler and give its JSON trace")
+        raise UnsupportedInputError(
+            msg, where=str(path), hint="record the run with torch.profiler and give its JSON trace"
+        )
     if path.suffix == ".nsys-rep":
         msg = "a binary Nsight Systems report, which only Nsight's own tools read"
         hint = f"nsys export --type sqlite --output {path.stem}.sqlite {path.name}"
@@ -67,5 +69,7 @@ def _found(path: str) -> Iterator[Path]:
         files = [Path(file) for file in glob.glob(path, recursive=True) if Path(file).is_file()]  # noqa: PTH207  absolute globs
         problem = "no file matches" if glob.has_magic(path) else "no such file or folder"
     if not files:
-        raise InputError(problem, where=path, hint="check the path; a folder, a file or a glob such as 'traces/rank*.json.gz'")
+        raise InputError(
+            problem, where=path, hint="check the path; a folder, a file or a glob such as 'traces/rank*.json.gz'"
+        )
     yield from sorted(files, key=lambda file: naming.natural(str(file)))

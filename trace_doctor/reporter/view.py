@@ -193,7 +193,7 @@ def _bars(report: Report) -> tuple[Bar, ...]:
         if wall != "mfu" and (wall != "recompute" or sums[wall])
     ]
     if apart:
-        steps.append(("unattributed", "FLOPs unknown", apart))
+        steps.append(("unattributed", "tensor kernels", apart))
     if not unknown or sums["mfu"]:
         steps.append(("mfu", "MFU" if not unknown else "proven FLOPs", sums["mfu"]))
     bars, top = [Bar(None, "peak", 100.0, per_ns, 0.0, 100.0)], 100.0

@@ -5,7 +5,8 @@ The signs, learned from recordings of both checkpoint variants of torch 2.13:
 - re-entrant: ops inside `CheckpointFunctionBackward` and in no backward node nested there are the forward run again; the
   engine that it starts evaluates nested nodes;
 - not re-entrant: the ops stand under the first backward node that unpacks a saved tensor, and carry a `Sequence number` of
-  a forward op. Double backward numbers its ops too, but there the outermost op never ran outside backward with these shapes;
+  a forward op. Double backward numbers its ops too, but there the outermost op did not run outside backward with these shapes
+  (it did where a bare torch.mm has square inputs: a known false positive);
 - a fused attention's forward inside any backward node: no gradient formula calls it.
 """
 

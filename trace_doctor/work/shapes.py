@@ -216,7 +216,11 @@ def _argument(dims: Any, dtype: str, concrete: str, *, typed: bool) -> Argument:
 
 
 def _is_shape(dims: Any) -> bool:
-    return isinstance(dims, list) and len(dims) <= _MAX_DIMENSIONS and all(type(size) is int and 0 <= size < _MAX_SIZE for size in dims)
+    return (
+        isinstance(dims, list)
+        and len(dims) <= _MAX_DIMENSIONS
+        and all(type(size) is int and 0 <= size < _MAX_SIZE for size in dims)
+    )
 
 
 def _array(text: str | None) -> list[Any]:
