@@ -441,7 +441,7 @@ def _coverage(analyses: Sequence[Analysis], traces: Sequence[Trace]) -> Coverage
     known = pl.col("flops").is_not_null() | pl.col("bytes_moved").is_not_null()
     linked = pieces.filter(pl.col("kind").is_in(["compute", "communication"]))["call"]
     order: tuple[Trust, ...] = ("good", "partial", "poor")
-    trust = order[max(order.index(a.window.trust) for a in analyses)]  # type: ignore[arg-type]
+    trust = order[max(order.index(a.window.trust) for a in analyses)]
     return Coverage(
         kernels_linked_share=linked.is_not_null().mean(),  # type: ignore[arg-type]
         shapes_share=_share_of_time(tensor, pl.col("has_shapes")),

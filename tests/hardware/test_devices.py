@@ -124,6 +124,7 @@ def test_generic_name_never_gets_a_peak() -> None:
 def test_unknown_device_names_near_rows_and_flags() -> None:
     found = device("NVIDIA H100 80GB HBM2e")
     assert (found.known, found.peaks, found.near[0]) == (False, {}, "h100-sxm")
+    assert found.basis.startswith("no peak: unknown GPU, ")
     assert "--device" in found.basis and "--peak-flops" in found.basis
 
 
@@ -164,6 +165,7 @@ def test_chosen_device_must_be_one(wanted: str, listed: str) -> None:
 def test_own_numbers_win() -> None:
     unknown = device("Quadro GP100", Options(peak_flops=1e13, memory_bandwidth=7e11))
     assert (unknown.peaks, unknown.memory_bandwidth, default_peak_dtype(unknown)) == ({"bf16": 1e13}, 7e11, "bf16")
+    assert unknown.basis == "bf16 peak from --peak-flops; unknown GPU"
     known = device("NVIDIA L4", Options(peak_flops=2e14, peak_dtype="fp8"))
     assert (peak(known, "fp8"), peak(known, "bf16"), default_peak_dtype(known)) == (2e14, 121e12, "fp8")
 

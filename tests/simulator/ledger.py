@@ -147,10 +147,20 @@ def charges(run: Run, ran: Ran, held_ns: float, seen_ns: int, window: Span) -> L
     return {(wall.get(ran.work.cause, "memory"), ran.work.cause): held_ns}
 
 
+def is_told(run: Run, ran: Ran) -> bool:
+    """Whether the trace tells the shapes: an op was open around the launch, which is no graph's."""
+    call = ran.call
+    if call is None or call.name == "cudaGraphLaunch" or not run.records_shapes:
+        return False
+    return any(
+        r.op is not None and r.thread == call.thread and r.start_ns <= call.start_ns < r.end_ns for r in run.ranges
+    )
+
+
 def tensor_charges(run: Run, ran: Ran, held_ns: float, part: float) -> Ledger:
     """First table of section 4."""
     work, peaks = ran.work, run.gpu.peak_flops
-    if work.flops is None or not run.records_shapes:
+    if work.flops is None or not is_told(run, ran):
         return {("unattributed", "tensor work without FLOPs"): held_ns}
     ideal = 1e9 * work.flops * part / peaks["bf16"]
     own = 1e9 * work.flops * part / peaks[work.dtype]
@@ -173,7 +183,7 @@ def compute_charges(run: Run, ran: Ran, held_ns: float, part: float, seen: float
     """Second table of section 4."""
     work, floor = ran.work, floor_ns(run)
     too_short = ("small_kernels", "too short to fill the GPU")
-    if work.bytes_moved is None or not run.records_shapes:
+    if work.bytes_moved is None or not is_told(run, ran):
         if ran.end_ns - ran.start_ns <= 2 * floor:
             return {too_short: held_ns}
         return {("unattributed", "unknown kernel") if work.cause == "unknown" else ("memory", work.cause): held_ns}
@@ -193,7 +203,7 @@ def floor_ns(run: Run) -> float:
         for ran in run.ran
         if ran.work.kind == "compute"
         and ran.work.bytes_moved is not None
-        and run.records_shapes
+        and is_told(run, ran)
         and 1e9 * ran.work.bytes_moved / run.gpu.bandwidth < 300
     ]
     return median(tiny) if len(tiny) >= 20 else FLOOR_NS

@@ -299,7 +299,7 @@ def layer_norm_backward(rows: list[int], width: int, **how: Any) -> Op:
         [BF16, BF16, "ScalarList", FP32, FP32, BF16, BF16, "ScalarList"],
         KERNELS["layer_norm_backward"],
         "normalisation",
-        2 * (3 * prod(rows) * width + 4 * width) + 2 * 4 * prod(rows),
+        2 * (3 * prod(rows) * width + 3 * width) + 2 * 4 * prod(rows),
         concrete=["", "", f"[{width}]", "", "", "", "", "[True, True, True]"],
         **how,
     )
@@ -396,14 +396,14 @@ def log_softmax_backward(rows: int, width: int, **how: Any) -> Op:
 
 
 def nll_loss(rows: int, width: int, *, duration_ns: int = 8_000) -> Op:
-    """aten::nll_loss_forward: one number a row is read; trace formats don't say how many bytes that is."""
+    """aten::nll_loss_forward: the targets are read, and one number a row read and written."""
     return moving(
         "aten::nll_loss_forward",
         [[rows, width], [rows], [], [], []],
         [BF16, INT64, "", "Scalar", "Scalar"],
         KERNELS["nll_loss"],
         "loss",
-        None,
+        rows * (8 + 2 + 2),
         duration_ns=duration_ns,
         concrete=["", "", "", "1", "-100"],
     )
@@ -438,14 +438,14 @@ def dropout(shape: list[int], **how: Any) -> Op:
 
 
 def sort(length: int, *, duration_ns: int) -> Op:
-    """aten::sort of one row."""
+    """aten::sort of one row: the values are read and written, and their places written."""
     return moving(
         "aten::sort",
         [[length], [], [], []],
         [FP32, "", "Scalar", "Scalar"],
         KERNELS["sort"],
         "sort",
-        None,
+        (4 + 4 + 8) * length,
         duration_ns=duration_ns,
         concrete=["", "", "-1", "True"],
     )

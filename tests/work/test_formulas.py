@@ -273,6 +273,28 @@ def test_fp4_packs_two_values_of_the_inner_dimension() -> None:
     assert work_of(call) == Work(2 * 4 * 16 * 6, Volume(32.0 + 48.0 + 2.0 * 24), "fp4")
 
 
+def test_narrow_products_write_their_own_dtype() -> None:
+    fp8 = "c10::Float8_e4m3fn"
+    inputs, wide = arguments((4, 8), (8, 6), dtype=fp8), arguments((4, 6))
+    scales = flags("", "")
+    calls = [
+        Call("_C::cutlass_scaled_mm", wide + inputs),
+        Call("sgl_kernel::fp8_scaled_mm", inputs + scales + flags("15")),
+        Call("fbgemm::f8f8bf16_rowwise", arguments((4, 8), (6, 8), dtype=fp8)),
+        Call("aiter::gemm_a8w8_ck", arguments((4, 8), (6, 8), dtype=fp8) + scales + wide),
+    ]
+    assert [work_of(call) for call in calls] == [Work(2 * 4 * 8 * 6, Volume(32.0 + 48.0 + 2.0 * 24), "fp8")] * 4
+    integers = Call("aten::_int_mm", arguments((4, 8), (8, 6), dtype="signed char"))
+    assert work_of(integers) == Work(2 * 4 * 8 * 6, Volume(32.0 + 48.0 + 4.0 * 24), "int8")
+
+
+def test_another_schema_of_the_same_name_is_unknown_not_misread() -> None:
+    """Other packages register flash_attn_3::_flash_attn_forward too; a number where the flag should be is no flag."""
+    short = Call("flash_attn_3::_flash_attn_forward", arguments(*[(1, 16, 4, 8)] * 3))
+    shifted = Call("flash_attn_3::fwd", arguments(*[(1, 16, 4, 8)] * 3) + flags(*[""] * 21, "1", "-1", "-1"))
+    assert (flops(short), flops(shifted)) == (None, None)
+
+
 def test_triton_templates_multiply_three_matrices_in_any_layout() -> None:
     fits = Call("triton_tem_fused_mm_3", arguments((4, 8), (6, 8), (4, 6)) + flags("1"))
     assert work_of(fits) == Work(2 * 4 * 8 * 6, Volume(2.0 * (32 + 48 + 24)), "bf16")
@@ -332,7 +354,7 @@ MOVED: list[tuple[str, list[Any], list[str], list[str], float]] = [
         [[8, 4], [], [4], [4], []],
         [BF16, "ScalarList", BF16, BF16, "Scalar"],
         [""] * 5,
-        2 * (32 + 8 + 32),
+        2 * (32 + 8 + 32) + 8 * (4 + 4),  # and a float mean and deviation for each of 8 rows
     ),
     ("aten::_softmax", [[8, 4], [], []], [BF16, "Scalar", "Scalar"], ["", "-1", "False"], 2 * 64),
     ("aten::native_dropout", [[8, 4], [], []], [BF16, "Scalar", "Scalar"], ["", "0.1", "True"], 2 * 64 + 32),

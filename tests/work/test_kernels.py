@@ -187,7 +187,7 @@ def test_built_in_examples_match_their_own_rule() -> None:
     rules = _built_in()
     found = {rule.example: classes()[rule.example][0] for rule in rules.rule}
     assert found == {rule.example: rule.family for rule in rules.rule}
-    assert all(rule.source for rule in (*rules.rule, *rules.dtype))
+    assert all(rule.source for rule in rules.rule) and all(rule.source for rule in rules.dtype)
 
 
 @pytest.mark.parametrize(
@@ -324,6 +324,9 @@ def test_own_patterns_come_first(tmp_path: Path) -> None:
         '[[rule]]\nfamily = "gem"\nsymbol = ["x"]\n',
         '[[rule]]\nfamily = "gemm"\nsymbol = ["(x"]\n',
         '[[rule]]\nfamily = "gemm"\nsymbol = ["(?!x)"]\n',
+        '[[rule]]\nfamily = "gemm"\nsymbol = ["(?x)a # b"]\n',
+        '[[rule]]\nfamily = "gemm"\nname = ["x{100000}{1000}"]\n',
+        '[[rule]]\nfamily = "gemm"\nname = [' + ", ".join([r"'\w{100}'"] * 60) + "]\n",
         '[[rule]]\nfamily = "gemm"\nsymbols = ["x"]\n',
         '[[op]]\nfamily = "gemm"\nop = ["[["]\n',
         '[[dtype]]\ndtype = "bfloat16"\nname = ["x"]\n',

@@ -64,7 +64,13 @@ def test_concrete_inputs() -> None:
         None,
     ]
     assert [integer(Argument(concrete=text)) for text in ("3", "[1, 2]")] == [3, None]
-    assert [flag(Argument(concrete=text)) for text in ("True", "False", "1", "")] == [True, False, True, None]
+    assert [flag(Argument(concrete=text)) for text in ("True", "False", "1", "0", "")] == [
+        True,
+        False,
+        None,
+        None,
+        None,
+    ]
 
 
 def test_dtypes_have_widths_and_words() -> None:

@@ -12,7 +12,7 @@ from trace_doctor.classifiers.compute import charge_tensor, roofline_times, spre
 from trace_doctor.classifiers.host import explain_gaps
 from trace_doctor.classifiers.intervals import cut, share_out
 from trace_doctor.classifiers.memory_wall import charge_compute, charge_copies, floor_ns
-from trace_doctor.classifiers.timeline import COMMUNICATION, COMPUTE, COPY, IDLE, TENSOR, Timeline, sweep
+from trace_doctor.classifiers.timeline import COMMUNICATION, COMPUTE, COPY, IDLE, TENSOR, Timeline, by_activity, sweep
 from trace_doctor.options import Thresholds
 from trace_doctor.report import WALLS, LedgerRow, Partition, Top
 from trace_doctor.trace import Trace
@@ -48,7 +48,8 @@ def account(
     """
     timeline = sweep(activities, spans)
     pieces = timeline.pieces
-    by_class = {c: pieces.filter(pl.col("class") == c) for c in (TENSOR, COMPUTE, COMMUNICATION, COPY)}
+    kernels = by_activity(pieces)
+    by_class = {c: kernels.filter(pl.col("class") == c) for c in (TENSOR, COMPUTE, COMMUNICATION, COPY)}
     floor = floor_ns(
         activities.filter((pl.col("kind") == "compute") & ~pl.col("tensor")),
         memory_bandwidth=memory_bandwidth,

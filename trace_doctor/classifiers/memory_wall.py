@@ -30,8 +30,7 @@ def floor_ns(kernels: pl.DataFrame, *, memory_bandwidth: float | None, threshold
 
 def charge_compute(pieces: pl.DataFrame, *, floor: float, memory_bandwidth: float | None) -> pl.DataFrame:
     """Charges of other compute kernels: traffic to their family, then the floor, then a poor access pattern."""
-    length = pl.col("end_ns") - pl.col("start_ns")
-    seen = pl.when(length > 0).then(pl.col("visible_ns") / length).otherwise(1.0)
+    seen = pl.when(pl.col("length_ns") > 0).then(pl.col("visible_ns") / pl.col("length_ns")).otherwise(1.0)
     traffic = 1e9 * pl.col("bytes_moved") * pl.col("part") * seen
     rows = pieces.with_columns(memory_ns=traffic / memory_bandwidth if memory_bandwidth else pl.lit(None, pl.Float64))
     opaque = rows.filter(pl.col("kind") == "graph")

@@ -25,7 +25,7 @@ class Timeline(NamedTuple):
     """One GPU's window."""
 
     pieces: pl.DataFrame
-    """The activities cut to the spans, with `class`, `exclusive_ns` (what the sweep charges to it), `visible_ns` (its time
+    """The activities cut to the spans, with `class`, `exclusive_ns` (what the sweep charges to it), `length_ns`, `visible_ns` (its time
     under no higher class), `overlapped_ns` (its time under a higher class) and `part` (share of the activity inside)."""
     gaps: pl.DataFrame
     """start_ns, end_ns: when nothing ran."""
@@ -57,7 +57,9 @@ def sweep(activities: pl.DataFrame, spans: pl.DataFrame) -> Timeline:
     marked = pl.concat([pieces.select("start_ns", "end_ns", "class"), _background(spans)])
     grid = edges(marked, CLASSES + 1).with_columns(top=top_class(CLASSES + 1))
     pieces = pieces.hstack(_held(grid, len(pieces))).with_columns(
-        _part(), overlapped_ns=pl.col("end_ns") - pl.col("start_ns") - pl.col("visible_ns").round().cast(pl.Int64)
+        _part(),
+        length_ns=pl.col("end_ns") - pl.col("start_ns"),
+        overlapped_ns=pl.col("end_ns") - pl.col("start_ns") - pl.col("visible_ns").round().cast(pl.Int64),
     )
     held = dict(grid.group_by("top").agg(pl.col("length_ns").sum()).iter_rows())
     communication_ns = grid.filter(pl.col(f"open_{COMMUNICATION}") > 0)["length_ns"].sum()
@@ -66,6 +68,17 @@ def sweep(activities: pl.DataFrame, spans: pl.DataFrame) -> Timeline:
         gaps=_gaps(grid),
         held_ns=tuple(int(held.get(c, 0)) for c in range(CLASSES + 1)),  # type: ignore[arg-type]
         communication_ns=int(communication_ns),
+    )
+
+
+def by_activity(pieces: pl.DataFrame) -> pl.DataFrame:
+    """One row an activity: what a step border cut in two is one kernel again, with the sums of its parts."""
+    if not pieces["activity"].is_duplicated().any():
+        return pieces
+    sums = ["length_ns", "exclusive_ns", "visible_ns", "overlapped_ns", "part"]
+    first = [name for name in pieces.columns if name not in (*sums, "activity", "end_ns")]
+    return pieces.group_by("activity", maintain_order=True).agg(
+        pl.col(first).first(), pl.col("end_ns").last(), pl.col(sums).sum()
     )
 
 

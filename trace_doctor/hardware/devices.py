@@ -55,7 +55,7 @@ class _Table(msgspec.Struct, frozen=True):
     internal_names: _Names
     pcie_gb_s: dict[str, float]
     sources: dict[str, str]
-    device: list[Row]
+    device: tuple[Row, ...]
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ def default_peak_dtype(device: Device) -> str | None:
     return next((dtype for dtype in ("bf16", "fp16") if dtype in device.peaks), None)
 
 
-def catalogue() -> list[Row]:
+def catalogue() -> tuple[Row, ...]:
     """All devices of devices.toml, in their order."""
     return _table().device
 
@@ -150,7 +150,7 @@ def _shared(name: str, ids: tuple[str, ...], info: DeviceInfo) -> _Match:
     return _Match(None, f"many parts are called {name}", tuple(row for row in catalogue() if _fits(row, info)))
 
 
-def _decided(rows: list[Row], info: DeviceInfo, how: str) -> _Match:
+def _decided(rows: Sequence[Row], info: DeviceInfo, how: str) -> _Match:
     """The one row that the device's properties fit."""
     if len(rows) == len(catalogue()) and not (info.multiprocessors or info.memory_bytes):
         return _Match(None, "nothing is known of the device")
@@ -257,7 +257,7 @@ def _unknown(info: DeviceInfo, match: _Match) -> Device:
     return Device(
         id=None,
         name=(info.name or "").strip() or None,
-        basis=f"no peak: {match.how}{hint}; give {FLAGS}",
+        basis=f"no peak: unknown GPU, {match.how}{hint}; give {FLAGS}",
         candidates=candidates,
         near=near,
         known=False,
@@ -275,9 +275,7 @@ def _override(device: Device, info: DeviceInfo, options: Options) -> Device:
     dtype = options.peak_dtype or ("bf16" if options.peak_flops else None)
     if options.peak_flops and dtype:
         peaks = {**peaks, dtype: options.peak_flops}
-        basis = (
-            f"{dtype} peak from --peak-flops; otherwise {basis}" if device.known else f"{dtype} peak from --peak-flops"
-        )
+        basis = f"{dtype} peak from --peak-flops; " + (f"otherwise {basis}" if device.known else "unknown GPU")
     elif dtype and peaks and dtype not in peaks:
         msg = f"{device.id} has no known {dtype} peak"
         raise UsageError(msg, where="--peak-dtype", hint=f"choose one of {', '.join(peaks)}, or add --peak-flops")

@@ -23,7 +23,7 @@ from trace_doctor.loaders import repair
 try:
     from isal import isal_zlib
 except ImportError:  # no wheel for this platform
-    isal_zlib = None
+    isal_zlib = None  # type: ignore[assignment]
 
 PART_BYTES = 1 << 20
 """Text decoded at once: small enough that its objects stay in the processor's cache."""

@@ -136,7 +136,7 @@ def _field(argument: Argument, key: str) -> tuple[Any, Any]:
 
 _TABLES = _tables()
 _STRUCTS = {frame: _argument_struct(frame) for frame in ARGUMENTS}
-_ARGUMENT_DECODERS = {frame: msgspec.json.Decoder(list[struct]) for frame, struct in _STRUCTS.items()}
+_ARGUMENT_DECODERS = {frame: msgspec.json.Decoder(list[struct]) for frame, struct in _STRUCTS.items()}  # type: ignore[valid-type]
 _STRICT = msgspec.json.Decoder(list[Event])
 _LOOSE = msgspec.json.Decoder(list[LooseEvent])
 _NUMBER = re.compile(r"\s*[-+]?[\d.]+(?:[eE][-+]?\d+)?\s*")
@@ -215,7 +215,7 @@ def _saved(text: bytes, repairs: Counter[str]) -> Iterator[LooseEvent]:
     borders.append((len(text), len(text)))
     start, number = 0, 0
     while number < len(borders):
-        for ahead, (end, _) in enumerate(borders[number : number + 16]):  # borders inside of nested arguments
+        for ahead, (end, begin) in enumerate(borders[number : number + 16]):  # noqa: B007  # used behind the loop
             event = _one(text[start:end], repairs)
             if event is not None:
                 yield event

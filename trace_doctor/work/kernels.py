@@ -164,7 +164,12 @@ def _any_of(column: str, patterns: Sequence[str]) -> pl.Expr:
     """Whether any of the regexes is found in the text; Rust's regexes take linear time, whatever the text."""
     if not patterns:
         return pl.lit(value=False)
-    return pl.col(column).str.contains("(?i)" + "|".join(f"(?:{pattern})" for pattern in patterns))
+    return pl.col(column).str.contains(_joined(patterns))
+
+
+def _joined(patterns: Sequence[str]) -> str:
+    """One regex for all; case does not matter."""
+    return "(?i)" + "|".join(f"(?:{pattern})" for pattern in patterns)
 
 
 def _check(patterns: Patterns, path: str) -> None:
@@ -177,19 +182,20 @@ def _check(patterns: Patterns, path: str) -> None:
         if rule.dtype not in types:
             msg = f"{rule.dtype!r} is no type of operands"
             raise UsageError(msg, where=path, hint=f"choose one of {', '.join(sorted(types))}")
-    expressions = [
-        *(pattern for rule in patterns.rule for pattern in rule.symbol + rule.name),
-        *(pattern for op in patterns.op for pattern in op.op),
-        *(pattern for dtype in patterns.dtype for pattern in dtype.name),
-    ]
-    for expression in expressions:
-        try:
-            pl.Series([""]).str.contains(expression)
-        except pl.exceptions.PolarsError as problem:
-            msg = f"{expression!r} is no regular expression: {problem}"
-            raise UsageError(
-                msg, where=path, hint="Rust's syntax, without look-around and back-references"
-            ) from problem
+    lists = [*(rule.symbol for rule in patterns.rule), *(rule.name for rule in patterns.rule)]
+    lists += [*(rule.op for rule in patterns.op), *(rule.name for rule in patterns.dtype)]
+    for expressions in lists:
+        for tried in (*((expression,) for expression in expressions), expressions):
+            _compile(tried, path)
+
+
+def _compile(expressions: tuple[str, ...], path: str) -> None:
+    """Tries the regexes as they will be used: joined, which one alone may bear and many may be too large for."""
+    try:
+        pl.Series([""]).str.contains(_joined(expressions))
+    except pl.exceptions.PolarsError as problem:
+        msg = f"{' | '.join(expressions)[:200]!r} is no regular expression: {problem}"
+        raise UsageError(msg, where=path, hint="Rust's syntax, without look-around and back-references") from problem
 
 
 def _marked(activities: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:

@@ -28,12 +28,15 @@ def product(
     added: int | None = None,
     transposed_b: bool = False,
     out_dtype: int | None = None,
+    out: str | None = None,
+    out_like: int | None = None,
 ) -> Work | None:
     """`2 * batch * M * N * K` for `[.., M, K] x [.., K, N]`, as torch.utils.flop_counter counts mm, addmm, bmm, baddbmm.
 
     Batch dimensions broadcast; a vector is a matrix of one row or column. `transposed_b`: b is stored `[N, K]`.
-    `added` is the position of a bias or of beta's matrix, `out_dtype` that of a concrete scalar type. FP4 packs two values
-    of K into an element.
+    `added` is the position of a bias or of beta's matrix, `out_dtype` that of a concrete scalar type,
+    `out_like` that of the tensor written, `out` names the result's dtype where it is always the same. FP4 packs two values of
+    K into an element.
     """
     left, right = call.shape(a), call.shape(b)
     if not left or not right:
@@ -43,8 +46,8 @@ def product(
     if result is None:
         return None
     dtype = call.argument(a).dtype
-    out = volume(result, _out_dtype(call.argument(out_dtype), dtype))
-    moved = read(call, a, b) + (read(call, added) if added is not None else Volume()) + out
+    written = out or call.argument(out_like).dtype or _out_dtype(call.argument(out_dtype), dtype)
+    moved = read(call, a, b) + (read(call, added) if added is not None else Volume()) + volume(result, written)
     packed = 2.0 if dtype.endswith("_x2") else 1.0
     return Work(2.0 * numel(result) * left[-1] * packed, moved, word(dtype))
 

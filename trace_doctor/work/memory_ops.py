@@ -46,6 +46,16 @@ def like(call: Call, *, reads: list[int], writes: list[int], extra: dict[str, st
     return Work(None, read(call, *reads) + read(call, *writes) + sum(more, Volume()), word(main.dtype))
 
 
+def layer_norm(call: Call) -> Work | None:
+    """Bytes of native_layer_norm(input, normalized_shape, weight, bias): read once; the result, and an fp32 mean and deviation a row."""
+    shape, width = call.shape(0), call.shape(2) or call.shape(3)
+    moved = like(call, reads=[0, 2, 3], writes=[0])
+    if moved is None or shape is None or not width:
+        return moved
+    rows = numel(shape) // max(numel(width), 1)
+    return moved._replace(moved=moved.moved + volume((rows,), "float").times(2))
+
+
 def reduction(
     call: Call, *, dims: int | None = None, reads: list[int] | None = None, indices: bool = False
 ) -> Work | None:

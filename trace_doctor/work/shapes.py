@@ -183,8 +183,11 @@ def integer(argument: Argument) -> int | None:
 
 
 def flag(argument: Argument) -> bool | None:
-    """A concrete input that is true or false; null otherwise."""
-    return {"true": True, "1": True, "false": False, "0": False}.get(argument.concrete.strip().lower())
+    """A concrete input that the profiler wrote as True or False; null otherwise.
+
+    Numbers are no flags: where another version of an op has other arguments at this place, it is unknown, not misread.
+    """
+    return {"True": True, "False": False}.get(argument.concrete.strip())
 
 
 def broadcast(shapes: Iterable[Shape]) -> Shape | None:
