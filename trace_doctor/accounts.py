@@ -85,7 +85,8 @@ def report(analyses: Sequence[Analysis], options: Options) -> Report:
     merged_partition = _mean_partition([gpu.partition for gpu in gpus], window.duration_ns)
     rows = _mean_ledger(analyses, [gpu.ledger for gpu in gpus], window.duration_ns)
     traces = _unique(analysis.trace for analysis in analyses)
-    tensor = pl.concat([analysis.account.tensor for analysis in analyses], how="diagonal_relaxed")
+    columns = ["flops", "part", "exclusive_ns", "ideal_ns", "recompute"]
+    tensor = pl.concat([analysis.account.tensor.select(columns) for analysis in analyses])
     return Report(
         tool=Tool(version=version("trace-doctor")),
         sources=[_source(trace) for trace in traces],
@@ -167,7 +168,7 @@ def step_time(durations_ns: pl.Series) -> StepTime:
 
 
 def _counts(analysis: Analysis) -> Counts:
-    pieces = analysis.account.timeline.pieces.unique("activity")
+    pieces = analysis.account.timeline.pieces.select("activity", "kind", "call", "process").unique("activity")
     calls, spans = analysis.trace.calls, _spans(analysis)
     kernels = pieces.filter(pl.col("kind").is_in(["compute", "communication"]))
     launched = calls[kernels["call"].drop_nulls().unique()]
@@ -435,7 +436,8 @@ def _collectives(analyses: Sequence[Analysis]) -> list[Collective]:
 
 
 def _coverage(analyses: Sequence[Analysis], traces: Sequence[Trace]) -> Coverage:
-    pieces = pl.concat([a.account.timeline.pieces for a in analyses], how="diagonal_relaxed")
+    columns = ["class", "kind", "call", "exclusive_ns", "flops", "bytes_moved", "has_shapes"]
+    pieces = pl.concat([a.account.timeline.pieces.select(columns) for a in analyses])
     kernels = pieces.filter(pl.col("class") <= COMPUTE)
     tensor = kernels.filter(pl.col("class") == TENSOR)
     known = pl.col("flops").is_not_null() | pl.col("bytes_moved").is_not_null()
@@ -500,12 +502,14 @@ def _device_warnings(analysis: Analysis) -> list[Message]:
 def _beaten_peaks(analysis: Analysis) -> list[Message]:
     """A kernel that beats its peak: a wrong peak or a wrong count; Winograd and FFT convolutions may do so honestly."""
     sums = (
-        analysis.account.tensor.filter(pl.col("dtype_ns").is_not_null() & (pl.col("duration_ns") > 0))
+        analysis.account.tensor.lazy()
+        .filter(pl.col("dtype_ns").is_not_null() & (pl.col("duration_ns") > 0))
         .group_by("name", "ran_in")
         .agg(pl.col("dtype_ns").sum(), took_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
         .with_columns(ratio=pl.col("dtype_ns") / pl.col("took_ns"), name=pl.col("name").cast(pl.String))
         .filter(pl.col("ratio") > BEATS_PEAK)
         .sort(["dtype_ns", "name"], descending=[True, False])
+        .collect()
     )
     honest = pl.col("name").str.contains("(?i)winograd|fft")
     found = []

@@ -88,10 +88,10 @@ def test_help_loads_no_data_frames(arguments: list[str]) -> None:
 
 def test_public_names_load_on_demand() -> None:
     assert python("import sys, trace_doctor; print('polars' in sys.modules, sorted(trace_doctor.__all__))") == (
-        "False ['Report', 'Trace', 'analyze', 'errors', 'load']\n"
+        "False ['Options', 'Report', 'Trace', 'analyze', 'errors', 'load']\n"
     )
     assert python("import trace_doctor as td; print([getattr(td, name).__name__ for name in td.__all__])") == (
-        "['Report', 'Trace', 'analyze', 'trace_doctor.errors', 'load']\n"
+        "['Options', 'Report', 'Trace', 'analyze', 'trace_doctor.errors', 'load']\n"
     )
 
 
@@ -208,7 +208,7 @@ def test_every_flag_reaches_its_option(options_of: Callable[..., Options]) -> No
     flags = (
         "--device h100-sxm --peak-flops 989T --peak-dtype fp8 --memory-bandwidth 3350GB/s --steps 2-4 --step-range train "
         "--flops-per-step 1.2P --tokens-per-step 4M --world-size 64 --kernel-patterns k.toml --jobs 2 --launch-spacing-us 1 "
-        "--device-gap-us 2.5 --blocked-call-us 3 --initialisation-ms 4 --small-copy-bytes 5 --outlier-ratio 6 --kernel-floor-us 7"
+        "--device-gap-us 2.5 --blocked-call-us 3 --initialisation-ms 4 --small-copy-bytes 5 --outlier-ratio 6 --floor-us 7"
     )
     assert options_of(*flags.split()) == Options(
         device="h100-sxm", peak_flops=989e12, peak_dtype="fp8", memory_bandwidth=3.35e12, steps="2-4", step_range="train",

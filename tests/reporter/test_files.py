@@ -8,7 +8,10 @@ from trace_doctor.errors import OutputError, UsageError
 from trace_doctor.reporter import files
 
 
-@pytest.mark.parametrize(("path", "name"), [("a.json", "json"), ("b/A.MD", "markdown"), ("c.txt", "terminal")])
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("a.json", "json"), ("b/A.MD", "markdown"), ("a.markdown", "markdown"), ("c.txt", "terminal")],
+)
 def test_the_suffix_says_the_format(path: str, name: str) -> None:
     assert files.format_of(path) == name
 

@@ -91,6 +91,12 @@ def test_prose_opens_no_block(prose: str) -> None:
     assert rendered(markdown.escape(prose)) == f"<p>{prose.strip().replace('>', '&gt;')}</p>\n"
 
 
+@pytest.mark.parametrize("prose", ["60.0 ms", "17.3 %", "2)b", "3 of 4 steps"])
+def test_a_number_that_opens_no_list_is_left_as_it_is(prose: str) -> None:
+    assert markdown.escape(prose) == prose
+    assert rendered(prose) == f"<p>{prose}</p>\n"
+
+
 def test_it_says_what_the_terminal_says() -> None:
     report = samples.busy_but_slow()
     source = markdown.render(report)

@@ -148,13 +148,8 @@ def charges(run: Run, ran: Ran, held_ns: float, seen_ns: int, window: Span) -> L
 
 
 def is_told(run: Run, ran: Ran) -> bool:
-    """Whether the trace tells the shapes: an op was open around the launch, which is no graph's."""
-    call = ran.call
-    if call is None or call.name == "cudaGraphLaunch" or not run.records_shapes:
-        return False
-    return any(
-        r.op is not None and r.thread == call.thread and r.start_ns <= call.start_ns < r.end_ns for r in run.ranges
-    )
+    """Whether the trace tells the shapes of the op that launched it."""
+    return ran.is_described and run.records_shapes and run.records_host
 
 
 def tensor_charges(run: Run, ran: Ran, held_ns: float, part: float) -> Ledger:

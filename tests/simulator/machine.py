@@ -71,6 +71,8 @@ class Ran:
     correlation: int
     call: Call | None
     external: int | None
+    is_described: bool = False
+    """Launched under an op whose shapes the profiler may record; the nodes of a graph are not."""
     recompute: bool = False
 
 
@@ -285,6 +287,7 @@ class Run:
             correlation=self._correlation if call is None else call.correlation,
             call=call if self.records_host else None,
             external=call.external if call else None,
+            is_described=call is not None and call.name != "cudaGraphLaunch" and any(entry.op for entry in self._open),
             recompute=recompute,
         )
         self.ran.append(ran)

@@ -148,6 +148,10 @@ void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel<a
 void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, unsigned int, 1, 128, 1>(float*) | layout
 void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda> > | layout
 SubTensorOpWithScalar1d | layout
+void at::native::<unnamed>::CatArrayBatchedCopy<at::native::<unnamed>::OpaqueType<(unsigned int)4>, unsigned int>() | layout
+void genericReformat::copyVectorizedKernel<double, __half, __half, (bool)1, (bool)0, (int)1>(unsigned int) | layout
+void CUTENSOR_NAMESPACE::permutationKernelPLC3<CUTENSOR_NAMESPACE::VectorWrite2DTensorView<(unsigned char)0> >() | layout
+void at::native::<unnamed>::cunn_SoftMaxBackward<(int)4, float, float, float>(T1 *) | softmax
 batched_transpose_32x32_half | layout
 __amd_rocclr_copyBuffer | layout
 _per_token_group_quant_fp8 | layout
@@ -194,6 +198,7 @@ def test_built_in_examples_match_their_own_rule() -> None:
     ("name", "expected"),
     [
         ("void at::native::(anonymous namespace)::f<a<b>, (c)0>(int)", "at::native::f"),
+        ("void at::native::<unnamed>::f<(int)4, a<b>>(const T1 *)", "at::native::f"),
         ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int>(x)", "internal::gemvx::kernel"),
         ("_ZN2ck6device12_GLOBAL__N_14gemmINS_1aEEEvv", "ck::device::gemm"),
         ("_Z4gemmIfEvPT_", "gemm"),

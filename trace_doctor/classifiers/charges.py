@@ -11,12 +11,12 @@ from trace_doctor.report import Basis, Wall
 SCHEMA = {
     "class": pl.Int32,
     "number": pl.Int64,
-    "wall": pl.String,
-    "cause": pl.String,
-    "basis": pl.String,
+    "wall": pl.Categorical,
+    "cause": pl.Categorical,
+    "basis": pl.Categorical,
     "time_ns": pl.Float64,
-    "name": pl.String,
-    "op": pl.String,
+    "name": pl.Categorical,
+    "op": pl.Categorical,
 }
 """class: of the sweep (timeline.py), in which the charge is rounded; number: step; name and op: whom to show for it."""
 
@@ -66,10 +66,10 @@ def charge(
     return frame.filter(pl.col(time_ns) != 0).select(
         "class",
         "number",
-        wall=pl.lit(row.wall),
-        cause=pl.col(cause).cast(pl.String) if cause else pl.lit(row.cause),
-        basis=pl.col(basis) if basis else pl.lit(row.basis),
+        wall=pl.lit(row.wall, pl.Categorical),
+        cause=pl.col(cause).cast(pl.String).cast(pl.Categorical) if cause else pl.lit(row.cause, pl.Categorical),
+        basis=pl.col(basis).cast(pl.Categorical) if basis else pl.lit(row.basis, pl.Categorical),
         time_ns=pl.col(time_ns).cast(pl.Float64),
-        name=pl.col("name").cast(pl.String),
-        op=pl.col("op_name").cast(pl.String),
+        name=pl.col("name").cast(pl.Categorical),
+        op=pl.col("op_name").cast(pl.Categorical),
     )

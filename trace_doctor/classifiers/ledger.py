@@ -76,12 +76,10 @@ def _gap_charges(segments: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     return cut(segments, spans, keep=["number"]).select(
         pl.lit(IDLE, pl.Int32).alias("class"),
         "number",
-        "wall",
-        "cause",
-        "basis",
+        pl.col("wall", "cause", "basis").cast(pl.Categorical),
         (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64).alias("time_ns"),
-        "name",
-        op="op_name",
+        pl.col("name").cast(pl.Categorical),
+        op=pl.col("op_name").cast(pl.Categorical),
     )
 
 
@@ -116,7 +114,7 @@ def ledger(account: Account) -> list[LedgerRow]:
     sums = account.charges.group_by("class", "wall", "cause").agg(
         pl.col("time_ns").sum(), basis=pl.col("basis").sort_by(pl.col("time_ns").abs()).last()
     )
-    sums = sums.sort("class", "wall", "cause")
+    sums = sums.with_columns(pl.col("wall", "cause", "basis").cast(pl.String)).sort("class", "wall", "cause")
     whole = pl.concat(
         [
             rows.with_columns(time_ns=share_out(rows.select("time_ns"), account.timeline.held_ns[rows["class"][0]]))
@@ -136,6 +134,7 @@ def tops(all_charges: pl.DataFrame) -> dict[tuple[str, str], list[Top]]:
         all_charges.filter(pl.col("name").is_not_null())
         .group_by("wall", "cause", "name", "op")
         .agg(pl.col("time_ns").sum().round().cast(pl.Int64), count=pl.len())
+        .with_columns(pl.col("wall", "cause", "name", "op").cast(pl.String))
         .sort(["time_ns", "name", "op"], descending=[True, False, False])
         .group_by("wall", "cause", maintain_order=True)
         .head(TOP_NAMES)

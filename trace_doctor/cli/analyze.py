@@ -59,7 +59,7 @@ _threshold = partial(_option, "Thresholds of the accounting")
     "outputs",
     metavar="FILE",
     multiple=True,
-    help="Write the report to FILE: .json, .md or .txt; '-' is stdout. May repeat.",
+    help="Write the report to FILE: .json, .md, .markdown or .txt; '-' is stdout. May repeat.",
 )
 @_output("--force", is_flag=True, help="Overwrite files that are there.")
 @_output(
@@ -156,7 +156,7 @@ _threshold = partial(_option, "Thresholds of the accounting")
     help="A first step longer than this many medians is left out.",
 )
 @_threshold(
-    "--kernel-floor-us",
+    "--floor-us",
     type=click.FloatRange(min=0),
     metavar="US",
     help="Time that no kernel goes below.  [default: measured in the trace]",
@@ -201,7 +201,7 @@ def _printed(format_: str | None, outputs: tuple[str, ...]) -> str | None:
 def _options(chosen: dict[str, Any]) -> Options:
     """The flags as Options; raises UsageError where two of them contradict each other."""
     _contradictions(chosen)
-    floor_us = chosen.pop("kernel_floor_us")
+    floor_us = chosen.pop("floor_us")
     thresholds = Thresholds(
         launch_spacing_ns=round(chosen.pop("launch_spacing_us") * US),
         device_gap_ns=round(chosen.pop("device_gap_us") * US),

@@ -25,7 +25,7 @@ try:
 except ImportError:  # no wheel for this platform
     isal_zlib = None  # type: ignore[assignment]
 
-PART_BYTES = 1 << 20
+PART_BYTES = 1 << 19
 """Text decoded at once: small enough that its objects stay in the processor's cache."""
 LIMIT_BYTES = 256 << 20
 """No event, and no key beside the events, is longer in an honest trace."""

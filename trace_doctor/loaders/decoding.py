@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from importlib.resources import files
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -99,8 +100,10 @@ class Decoded(NamedTuple):
     """What one part holds."""
 
     frames: dict[str, pl.DataFrame]
-    seen: Counter[tuple[str, str]]
-    """Events by phase and category."""
+    events: int
+    """Events of all kinds."""
+    others: Counter[tuple[str, str]]
+    """Events that belong to no frame, by phase and category."""
     repairs: Counter[str]
     labels: dict[tuple[Any, Any], str]
     """The profiler's names of threads, by (pid, tid)."""
@@ -140,6 +143,7 @@ _ARGUMENT_DECODERS = {frame: msgspec.json.Decoder(list[struct]) for frame, struc
 _STRICT = msgspec.json.Decoder(list[Event])
 _LOOSE = msgspec.json.Decoder(list[LooseEvent])
 _NUMBER = re.compile(r"\s*[-+]?[\d.]+(?:[eE][-+]?\d+)?\s*")
+_START = attrgetter("ts")
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -166,16 +170,35 @@ def decode(part: Part) -> Decoded:
     if part.last:
         text, rest, remnant = _end(text, repairs)
     try:
-        events = _events(text, repairs, save=part.proven or part.last)
+        return _decoded(_strict(text), repairs)._replace(rest=rest, remnant=remnant)
+    except _BROKEN:
+        pass
+    try:
+        events = _loose(text, repairs, save=part.proven or part.last)
     except LayoutError:
-        return Decoded({}, Counter(), Counter(), {}, misfit=True)
-    seen = Counter([(event.ph, event.cat) for event in events])
+        return Decoded({}, 0, Counter(), Counter(), {}, misfit=True)
+    return _decoded(events, repairs)._replace(rest=rest, remnant=remnant)
+
+
+def _decoded(events: Sequence[Any], repairs: Counter[str]) -> Decoded:
     tables: dict[str, list[Any]] = {frame: [] for frame in ("", "labels", *ARGUMENTS)}
-    place = {key: tables[_table(*key)] for key in seen}
+    place = _Places(tables)
     for event in events:
         place[event.ph, event.cat].append(event)
     frames = {frame: _frame(frame, tables[frame]) for frame in ARGUMENTS if tables[frame]}
-    return Decoded(frames, seen, repairs, dict(_labels(tables["labels"])), rest, remnant)
+    others = Counter((event.ph, event.cat) for event in tables[""])
+    return Decoded(frames, len(events), others, repairs, dict(_labels(tables["labels"])))
+
+
+class _Places(dict[tuple[str, str], list[Any]]):
+    """The list that events of a phase and category belong to, looked up once for each pair."""
+
+    def __init__(self, tables: dict[str, list[Any]]) -> None:
+        self.tables = tables
+
+    def __missing__(self, key: tuple[str, str]) -> list[Any]:
+        self[key] = self.tables[_table(*key)]
+        return self[key]
 
 
 def _table(phase: str, category: str) -> str:
@@ -187,14 +210,15 @@ def _table(phase: str, category: str) -> str:
 # -------------------------------------------------------------------------------------------------- text to events
 
 
-def _events(text: bytes, repairs: Counter[str], *, save: bool) -> Sequence[Any]:
+def _strict(text: bytes) -> Sequence[Event]:
+    events = _STRICT.decode(b"[" + text + b"]")
+    if max(map(_START, events), default=0) >= EXACT_US:
+        raise msgspec.DecodeError
+    return events
+
+
+def _loose(text: bytes, repairs: Counter[str], *, save: bool) -> Sequence[LooseEvent]:
     whole = b"[" + text + b"]"
-    try:
-        events = _STRICT.decode(whole)
-        if max((abs(event.ts) for event in events), default=0) < EXACT_US:
-            return events
-    except _BROKEN:
-        pass
     found: Counter[str] = Counter()
     for mend in (bytes, lambda broken: repair.characters(broken, found), lambda broken: repair.items(broken, found)):
         whole = mend(whole)

@@ -14,9 +14,11 @@ from trace_doctor.trace import Warning
 OVERRUN_NS = 1_000_000
 """An activity may run this far into the next one on its stream before its duration is doubted."""
 OVERRUN_FACTOR = 20
-"""... and must be this many times as long as the median of its stream's activities up to then."""
+"""... if it is this many times as long as the median of its name, or of its stream where that name is rare,"""
+OVERRUN_NAMESAKES = 3
+"""(of so many at least)"""
 OVERRUN_STARTS = 8
-"""... and cover the starts of this many later activities of its stream."""
+"""... and covers the starts of this many later activities of its stream."""
 NEAR_NS = 100_000_000
 """A start at or below 0 is believed where the others begin no later than this."""
 _LATEST_NS = 1 << 62
@@ -28,6 +30,7 @@ def remove(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
     Needs device, stream, start_ns, duration_ns, name and correlation.
     """
     warnings: list[Warning] = []
+    activities = activities.with_row_index("row")
     for code, sentence, step in (
         ("impossible_timestamps", "without a usable timestamp (zero, negative or unreadable) were set aside", _timed),
         ("negative_durations", "with negative durations were set aside", _forward),
@@ -38,7 +41,7 @@ def remove(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
             warnings.append(Warning(code, f"{activities.height - kept.height} GPU activities {sentence}"))
         activities = kept
     activities, found = _clipped(activities.sort("start_ns", maintain_order=True))
-    return activities, warnings + found
+    return activities.drop("row"), warnings + found
 
 
 def _timed(activities: pl.DataFrame) -> pl.DataFrame:
@@ -57,32 +60,48 @@ def _forward(activities: pl.DataFrame) -> pl.DataFrame:
 
 
 def _once(activities: pl.DataFrame) -> pl.DataFrame:
-    what = ["device", "stream", "start_ns", "duration_ns", "name", "correlation"]
-    return activities.unique(what, keep="first", maintain_order=True)
+    what = ["start_ns", "device", "stream", "duration_ns", "name", "correlation"]
+    simultaneous = activities.select("row", *what).filter(pl.col("start_ns").is_duplicated())
+    repeated = simultaneous.filter(~simultaneous.select(what).is_unique()).filter(~pl.struct(what).is_first_distinct())
+    return activities.filter(~pl.col("row").is_in(repeated["row"].implode()))
 
 
 def _clipped(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
     """Clips durations that a stream's order rules out; graph nodes, which share a correlation id, may run side by side."""
-    stream, end = ["device", "stream"], pl.col("start_ns") + pl.col("duration_ns")
-    later = pl.col("start_ns").shift(-OVERRUN_STARTS).over(stream)
-    following = pl.col("start_ns").shift(-1).over(stream)
-    doubtful = (
-        (end - following > OVERRUN_NS)
-        & (end > later)
-        & (pl.col("duration_ns") > OVERRUN_FACTOR * pl.col("duration_ns").median().over(stream))
-        & (pl.len().over("device", "correlation") == 1)
-    )
-    marked = activities.with_columns(doubtful=doubtful.fill_null(value=False), limit_ns=following - pl.col("start_ns"))
-    doubted = marked.filter("doubtful")
-    if doubted.is_empty():
+    overrun = _overrun(activities)
+    if overrun.is_empty():
         return activities, []
-    worst = doubted.row(doubted["duration_ns"].arg_max() or 0, named=True)
-    clipped = marked.with_columns(
-        duration_ns=pl.when("doubtful").then(pl.min_horizontal("limit_ns", "duration_ns")).otherwise("duration_ns")
-    ).drop("doubtful", "limit_ns")
+    name, stream, longest_ns = overrun.sort("duration_ns").select("name", "stream", "duration_ns").row(-1)
     message = (
-        f"{doubted.height} GPU activities with impossible durations, running through many later ones of their stream, were "
-        f"clipped to the next one's start; the longest: {worst['name']} on stream {worst['stream']}, "
-        f"{worst['duration_ns'] / 1e6:.1f} ms"
+        f"{overrun.height} GPU activities with impossible durations, running through many later ones of their stream, were "
+        f"clipped to the next one's start; the longest: {name} on stream {stream}, {longest_ns / 1e6:.1f} ms"
     )
+    limits = activities.select("row").join(
+        overrun.select("row", "limit_ns"), on="row", how="left", maintain_order="left"
+    )
+    clipped = activities.with_columns(duration_ns=limits["limit_ns"].fill_null(activities["duration_ns"]))
     return clipped, [Warning("impossible_durations", message)]
+
+
+def _overrun(activities: pl.DataFrame) -> pl.DataFrame:
+    """Those that outlast many later starts on their stream, though nothing lets them run beside these, with their limit."""
+    stream, start, end = ["device", "stream"], pl.col("start_ns"), pl.col("start_ns") + pl.col("duration_ns")
+    ordered = activities.select("row", "correlation", "name", *stream, "start_ns", "duration_ns").sort(
+        *stream, "start_ns", maintain_order=True
+    )
+    is_followed = pl.struct(stream) == pl.struct(stream).shift(-OVERRUN_STARTS)
+    far = ordered.with_columns(limit_ns=start.shift(-1) - start).filter(
+        is_followed & (end > start.shift(-OVERRUN_STARTS)) & (end - start.shift(-1) > OVERRUN_NS)
+    )
+    if far.is_empty():
+        return far
+    usual = ordered.group_by(stream).agg(usual_ns=pl.col("duration_ns").median())
+    namesakes = ordered.group_by("device", "name").agg(namesakes_ns=pl.col("duration_ns").median(), count=pl.len())
+    shared = ordered.group_by("device", "correlation").len().filter(pl.col("len") > 1)
+    usual_ns = pl.when(pl.col("count") >= OVERRUN_NAMESAKES).then("namesakes_ns").otherwise("usual_ns")
+    return (
+        far.join(usual, on=stream)
+        .join(namesakes, on=["device", "name"])
+        .join(shared, on=["device", "correlation"], how="anti")
+        .filter(pl.col("duration_ns") > OVERRUN_FACTOR * usual_ns)
+    )

@@ -64,7 +64,8 @@ class Events(NamedTuple):
     """All parts of a file together."""
 
     frames: dict[str, pl.DataFrame]
-    seen: Counter[tuple[str, str]]
+    others: Counter[tuple[str, str]]
+    """Events that belong to no frame, by phase and category."""
     labels: dict[tuple[Any, Any], str]
     header: Header
     warnings: tuple[Warning, ...]
@@ -80,7 +81,8 @@ def load(path: Path, *, jobs: int | None = None, progress: Progress | None = Non
         events = read(path, jobs=jobs, progress=progress)
     _refuse_idle(path, events)
     frames, information = events.frames, _mapping(events.header.distributedInfo)
-    host = naming.host(_distinct(frames[name]["thread"] for name in ("ops", "calls", "annotations")), events.labels)
+    working = _distinct([frames["ops"]["thread"], frames["calls"]["thread"]])
+    host = naming.host(working, _distinct([frames["annotations"]["thread"]]), events.labels)
     devices = naming.devices(_distinct([frames["activities"]["owner"]]), host)
     properties = events.header.deviceProperties
     activities, warnings = impossible.remove(_placed(frames["activities"], devices))
@@ -101,7 +103,7 @@ def load(path: Path, *, jobs: int | None = None, progress: Progress | None = Non
         has_stacks=bool((annotations["kind"] == "python").any()),
         has_ops=ops.height > 0,
         tables_missing=tuple(_missing(ops, calls)),
-        warnings=(*events.warnings, *_left_out(events.seen), *warnings),
+        warnings=(*events.warnings, *_left_out(events.others), *warnings),
     )
     return Trace(
         meta=meta,
@@ -179,23 +181,23 @@ def _collector_off() -> Iterator[None]:
 
 
 def _together(path: Path, start: cutting.Opening, parts: list[Decoded], notes: Counter[str]) -> Events:
-    seen: Counter[tuple[str, str]] = reduce(add, (part.seen for part in parts), Counter())
+    others: Counter[tuple[str, str]] = reduce(add, (part.others for part in parts), Counter())
     repairs = reduce(add, (part.repairs for part in parts), notes)
-    _refuse(path, start, seen, repairs)
+    _refuse(path, start, sum(part.events for part in parts), repairs)
     header, whole = _header(path, start, parts[-1].rest)
     bare_list = not start.keys
     if parts[-1].remnant or (not whole and not bare_list):
         repairs["cut_json"] += 1
     frames = {frame: _joined([part.frames for part in parts], frame) for frame in decoding.ARGUMENTS}
     labels = {key: label for part in parts for key, label in part.labels.items()}
-    return Events(frames, seen, labels, header, tuple(_warnings(repairs)))
+    return Events(frames, others, labels, header, tuple(_warnings(repairs)))
 
 
 def _refuse_idle(path: Path, events: Events) -> None:
     """A trace without GPU activity would read as a GPU that idles all the time."""
     if events.frames["activities"].height:
         return
-    others = {name for _, category in events.seen if (name := decoding.unsupported(category))}
+    others = {name for _, category in events.others if (name := decoding.unsupported(category))}
     if others:
         msg = f"no GPU activity: the trace is of an accelerator that is not supported, {', '.join(sorted(others))}"
         raise UnsupportedInputError(
@@ -262,14 +264,14 @@ def _whole(value: Any, otherwise: int | None) -> int | None:
     return value if type(value) is int else otherwise
 
 
-def _refuse(path: Path, start: cutting.Opening, seen: Counter[tuple[str, str]], repairs: Counter[str]) -> None:
-    events, lost = seen.total(), repairs["lost_events"]
+def _refuse(path: Path, start: cutting.Opening, events: int, repairs: Counter[str]) -> None:
+    lost = repairs["lost_events"]
+    if not start.keys and not events:
+        msg = "not a trace: a JSON list, but not of traceEvents"
+        raise InputError(msg, where=str(path), hint="give the JSON file that torch.profiler wrote")
     if lost > LOST_SHARE * (events + lost) + 10 or (lost and not events):
         msg = f"the JSON is corrupt: {lost} of {events + lost} events are malformed"
         raise CorruptTraceError(msg, where=str(path), hint="record the trace again, each rank to a file of its own")
-    if not start.keys and not any(phase for phase, _ in seen):
-        msg = "not a trace: a JSON list, but not of traceEvents"
-        raise InputError(msg, where=str(path), hint="give the JSON file that torch.profiler wrote")
 
 
 def _header(path: Path, start: cutting.Opening, rest: bytes | None) -> tuple[Header, bool]:
@@ -317,15 +319,15 @@ def _warnings(counts: Counter[str]) -> Iterator[Warning]:
             yield Warning(code, sentence.format(count=counts[code]))
 
 
-def _left_out(seen: Counter[tuple[str, str]]) -> Iterator[Warning]:
+def _left_out(others: Counter[tuple[str, str]]) -> Iterator[Warning]:
     """Events that may matter but are not read: pairs of begin and end, and categories that nobody knows."""
-    pairs = sum(count for (phase, _), count in seen.items() if phase in ("B", "E"))
+    pairs = sum(count for (phase, _), count in others.items() if phase in ("B", "E"))
     if pairs:
         yield Warning(
             "begin_end_events", f"{pairs} begin and end events were left out: only complete (X) events are read"
         )
     unknown = {
-        category: count for (phase, category), count in seen.items() if phase == "X" and not decoding.known(category)
+        category: count for (phase, category), count in others.items() if phase == "X" and not decoding.known(category)
     }
     if unknown:
         listed = ", ".join(f"{name or 'none'} ({count})" for name, count in sorted(unknown.items())[:5])

@@ -45,14 +45,22 @@ class Devices(NamedTuple):
     """The profiler's number of each label."""
 
 
-def host(keys: Iterable[str], names: dict[tuple[Any, Any], str]) -> Host:
-    """Numbers the threads of the keys, JSON texts of [pid, tid]; `names` are the profiler's for some of them."""
-    ordered = sorted(keys, key=lambda key: [natural(str(part)) for part in json.loads(key)])
+def host(working: Iterable[str], others: Iterable[str], names: dict[tuple[Any, Any], str]) -> Host:
+    """Numbers threads from keys, JSON texts of [pid, tid]: those that run ops or calls, and those that are only annotated.
+
+    `names` are the profiler's for some of them. The profiler's own pseudo-processes (-1) belong to the process, where there is one.
+    """
+    working = tuple(working)
+    found = {_process(json.loads(key)[0]) for key in working}
+    only = found.pop() if len(found) == 1 else None
+    ordered = sorted({*working, *others}, key=lambda key: [natural(str(part)) for part in json.loads(key)])
     threads = {key: tuple(json.loads(key)) for key in ordered}
-    processes = tuple(dict.fromkeys(_process(pid) for pid, _ in threads.values()))
-    numbered = {label: number for number, label in enumerate(processes)}
-    labels = (Thread(numbered[_process(pid)], names.get((pid, tid)) or str(tid)) for pid, tid in threads.values())
-    return Host(processes, tuple(labels), {key: number for number, key in enumerate(threads)})
+    owners = {pid: only or _process(pid) for pid, _ in threads.values()}
+    processes = tuple(dict.fromkeys(owners.values()))
+    labelled = (
+        Thread(processes.index(owners[pid]), names.get((pid, tid)) or str(tid)) for pid, tid in threads.values()
+    )
+    return Host(processes, tuple(labelled), {key: number for number, key in enumerate(threads)})
 
 
 def devices(keys: Iterable[str], of: Host) -> Devices:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trace_doctor.errors import OutputError, UsageError
 
-SUFFIXES = {".json": "json", ".md": "markdown", ".txt": "terminal"}
+SUFFIXES = {".json": "json", ".md": "markdown", ".markdown": "markdown", ".txt": "terminal"}
 
 
 def format_of(path: str) -> str:

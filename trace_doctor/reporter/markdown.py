@@ -65,7 +65,7 @@ def _document(blocks: list[Block], *, whole: bool) -> str:
 def escape(prose: str) -> str:
     """Text that Markdown and GitHub show as it stands: no emphasis, table, link, mention, reference or formula."""
     escaped = re.sub(r"[\\`*_\[\]<>|~$&]", r"\\\g<0>", " ".join(re.split(r"[\r\n]+", prose)).lstrip())
-    escaped = re.sub(r"^(\d*)([-#+=.)])", r"\1\\\2", escaped)
+    escaped = re.sub(r"^(\d+(?=[.)](?:\s|$))|(?=[-#+=]))", r"\1\\", escaped)
     return re.sub(r"@|#(?=\w)|(?<=[Gg][Hh])-(?=\d)|\b[Ww]{3}(?=\.)|:(?=//|\w+:)", rf"\g<0>{_BREAKER}", escaped)
 
 

@@ -131,12 +131,13 @@ def by_op(names: pl.Series, patterns: Patterns) -> pl.DataFrame:
 def symbol(name: str) -> str:
     """A kernel's qualified name alone: no return type, template arguments, parameters or anonymous namespaces.
 
+    Kineto calls these `(anonymous namespace)`, Nsight Systems `<unnamed>`.
     Mangled names are read as far as their first template argument; the list of specialised arguments that Triton before
     2.2 wrote behind a name (`_0d1d2de`) goes too.
     """
     if name.startswith("_Z"):
         return _demangled(name)
-    bare = name.replace("(anonymous namespace)::", "").removeprefix("void ")
+    bare = re.sub(r"(\(anonymous namespace\)|<unnamed>)::", "", name).removeprefix("void ")
     if bare.startswith("std::enable_if<"):
         bare = bare.partition("::type ")[2] or bare
     return re.sub(r"_0[dc]?e?1[\dcde]*$", "", re.split(r"[<(\s\[]", bare, maxsplit=1)[0].removesuffix(".kd"))
