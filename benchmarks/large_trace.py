@@ -62,7 +62,9 @@ def main() -> int:
         runs: dict[str, list[Cost]] = {name: [] for name in names}
         for _ in range(options.runs):
             for name in names:
-                runs[name].append(measure([sys.executable, *(part.format(trace=trace) for part in CONTENDERS[name])]))
+                runs[name].append(
+                    measure([sys.executable, *(part.replace("{trace}", str(trace)) for part in CONTENDERS[name])])
+                )
     costs = {name: Cost(*map(median, zip(*of_one, strict=True))) for name, of_one in runs.items()}
     print(f"{size_bytes / 1e6:.0f} MB, median of {options.runs}")
     print(f"{'':14}{'CPU s':>8}{'wall s':>8}{'MB':>8}{'x file':>8}")
