@@ -118,6 +118,7 @@ def test_a_blocking_copy_is_a_wait() -> None:
         (mark(120 * US, 100 * US, "gc.collect"), "garbage collection"),
         (mark(120 * US, 100 * US, "log_metrics"), "logging"),
         (mark(120 * US, 100 * US, "compile_fx"), "compilation"),
+        (op(120 * US, 100 * US, "compile_attempt_0"), "compilation"),
     ],
 )
 def test_a_named_cause_wins_while_it_lasts(doing: Row, cause: str) -> None:
