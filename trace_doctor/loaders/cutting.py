@@ -32,12 +32,12 @@ LIMIT_BYTES = 256 << 20
 BORDER = re.compile(rb"\}\s*,\s*\{")
 """Where an event may end and the next begin."""
 
+HINT = "give the JSON file that torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote"
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SKIP = msgspec.json.Decoder(msgspec.Raw)
 _POSITION = re.compile(r"\(byte (\d+)\)")
 _TRIES = 64
-_NOT_A_TRACE = "not a trace: no traceEvents list in it"
-_HINT = "give the JSON file that torch.profiler's export_chrome_trace or tensorboard_trace_handler wrote"
+_PATIENCE = 32 * PART_BYTES
 
 Progress = Callable[[int, int], None]
 
@@ -51,9 +51,9 @@ class Part(NamedTuple):
 
     text: bytes | None
     """None: to be read from the file."""
-    path: str
-    offset: int
-    length: int
+    path: str = ""
+    offset: int = 0
+    length: int = 0
     last: bool = False
     proven: bool = False
     """The cuts were proven, so what cannot be decoded is corrupt."""
@@ -65,6 +65,17 @@ class Part(NamedTuple):
         with Path(self.path).open("rb") as file:
             file.seek(self.offset)
             return file.read(self.length)
+
+
+class Cut(NamedTuple):
+    """Where an event ends and where the next one begins."""
+
+    end: int
+    begin: int
+
+
+ENDED = Cut(0, 0)
+"""No cut: the list of events ends in the text."""
 
 
 class Opening(NamedTuple):
@@ -100,13 +111,18 @@ def fault(text: bytes) -> tuple[str, int] | None:
     return None
 
 
+def packing(path: Path) -> str:
+    """How the file is compressed, by its first bytes: "gzip", "zstd" or "" for not at all."""
+    with path.open("rb") as file:
+        magic = file.read(4)
+    return "gzip" if magic[:2] == b"\x1f\x8b" else "zstd" if magic == b"\x28\xb5\x2f\xfd" else ""
+
+
 def blocks(path: Path, notes: Counter[str], progress: Progress | None = None) -> Iterator[bytes]:
     """The uncompressed text of a plain, gzip or zstd file, block by block; a cut or damaged end is noted in `notes`."""
     total = path.stat().st_size
+    unpack = {"gzip": _gzip, "zstd": _zstd}.get(packing(path), _plain)
     with path.open("rb") as file:
-        magic = file.read(4)
-        file.seek(0)
-        unpack = _gzip if magic[:2] == b"\x1f\x8b" else _zstd if magic == b"\x28\xb5\x2f\xfd" else _plain
         for block in unpack(file, notes):
             yield block
             if progress:
@@ -142,31 +158,32 @@ def _gzip(file: IO[bytes], notes: Counter[str]) -> Iterator[bytes]:
 
 
 def _zstd(file: IO[bytes], notes: Counter[str]) -> Iterator[bytes]:
+    reader, damage = _zstd_reader(file)
     try:
-        while block := _zstd_reader(file).read(PART_BYTES):
+        while block := reader.read(PART_BYTES):
             yield block
-    except EOFError:
+    except (EOFError, damage):
         notes["cut_zstd"] += 1
 
 
-def _zstd_reader(file: IO[bytes]) -> Any:
+def _zstd_reader(file: IO[bytes]) -> tuple[Any, type[Exception]]:
+    """A reader of the unpacked bytes, and what it raises where the file is damaged."""
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
 
-        return zstd.open(file, "rb")
+        return zstd.open(file, "rb"), zstd.ZstdError
     except ImportError:
         pass
     try:
         import zstandard
     except ImportError:
         msg = "the file is packed with zstd, and no library for it is installed"
-        raise UnsupportedInputError(
-            msg, hint="pip install 'trace-doctor[zstd]', or unpack it with: zstd -d FILE"
-        ) from None
-    return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        hint = "pip install 'trace-doctor[zstd]', or unpack it with: zstd -d FILE"
+        raise UnsupportedInputError(msg, where=str(file.name), hint=hint) from None
+    return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True), zstandard.ZstdError
 
 
-def opening(text_blocks: Iterator[bytes]) -> Opening:
+def opening(path: Path, text_blocks: Iterator[bytes]) -> Opening:
     """Finds the first event. Raises InputError where the text is empty or is no trace."""
     buffer, searched, dropped = bytearray(), 0, 0
     for block in text_blocks:
@@ -189,8 +206,10 @@ def opening(text_blocks: Iterator[bytes]) -> Opening:
             break
     if not buffer:
         msg = "the file is empty"
-        raise InputError(msg, hint="record the trace again; was the job killed before it wrote the file?")
-    raise InputError(_NOT_A_TRACE, hint=_HINT)
+        hint = "record the trace again; was the job killed before it wrote the file?"
+        raise InputError(msg, where=str(path), hint=hint)
+    msg = "not a trace: no traceEvents list in it"
+    raise InputError(msg, where=str(path), hint=HINT)
 
 
 def _opening(buffer: bytearray, keys: bytes, start: int, dropped: int) -> Opening:
@@ -212,41 +231,54 @@ def _separator(events: bytes) -> bytes:
 
 def parts(path: Path, start: Opening, text_blocks: Iterator[bytes], *, prove: bool) -> Iterator[Part]:
     """Cuts a stream of text into parts, the last of which holds the end of the list and whatever follows it."""
-    buffer, wanted, offset = bytearray(start.read), PART_BYTES, 0
+    buffer, wanted, has_ended = bytearray(start.read), PART_BYTES, False
     for block in text_blocks:
         if len(buffer) >= wanted:
-            end, begin = _proven_cut(buffer) if prove else _laid_out_cut(buffer, start.separator)
-            if end:
-                yield Part(bytes(buffer[:end]), str(path), offset, end, proven=prove)
-                del buffer[:begin]
-                offset += begin
-            wanted = PART_BYTES if end else 2 * len(buffer)
+            cut = _proven_cut(buffer) if prove else _laid_out_cut(buffer, start.separator)
+            if cut and cut is not ENDED:
+                yield Part(bytes(buffer[: cut.end]), proven=prove)
+                del buffer[: cut.begin]
+            wanted = PART_BYTES if cut else 2 * len(buffer)
+            has_ended = cut is ENDED
         buffer += block
-        if len(buffer) > LIMIT_BYTES:
+        if has_ended:  # what follows is all that is still wanted
+            buffer += b"".join(_at_most(LIMIT_BYTES - len(buffer), text_blocks))
+        elif len(buffer) > LIMIT_BYTES:
             msg = f"no event ends within {LIMIT_BYTES >> 20} MB of text"
             raise CorruptTraceError(msg, where=str(path), hint="record the trace again; the file may be damaged")
-    yield Part(bytes(buffer), str(path), offset, len(buffer), last=True, proven=prove)
+    yield Part(bytes(buffer), last=True, proven=prove)
 
 
 def spans(path: Path, start: Opening, *, progress: Progress | None = None) -> Iterator[Part]:
     """Cuts a plain file with a clear layout without reading it: the parts read their own text."""
     separator, position, size = start.separator, start.start, path.stat().st_size
-    tail = separator.index(b"}") + 1
+    end, begin = separator.index(b"}") + 1, separator.index(b"{")
     with path.open("rb") as file:
         while size - position > 2 * PART_BYTES:
             border = _find(file, separator, position + PART_BYTES, size)
             if border < 0:
                 break
-            yield Part(None, str(path), position, border + tail - position)
-            position = border + separator.index(b"{")
+            yield Part(None, str(path), position, border + end - position)
+            position = border + begin
             if progress:
                 progress(position, size)
-    if size - position > LIMIT_BYTES:
+    if size - position > _PATIENCE:
         raise LayoutError
     yield Part(None, str(path), position, size - position, last=True)
+    if progress:
+        progress(size, size)
+
+
+def _at_most(length: int, text_blocks: Iterator[bytes]) -> Iterator[bytes]:
+    for block in text_blocks:
+        if length <= 0:
+            return
+        length -= len(block)
+        yield block
 
 
 def _find(file: IO[bytes], text: bytes, position: int, size: int) -> int:
+    """Where the text next stands in the file; -1 for nowhere."""
     window = 16 << 10
     while position < size:
         file.seek(position)
@@ -258,38 +290,37 @@ def _find(file: IO[bytes], text: bytes, position: int, size: int) -> int:
     return -1
 
 
-def _laid_out_cut(buffer: bytearray, separator: bytes) -> tuple[int, int]:
+def _laid_out_cut(buffer: bytearray, separator: bytes) -> Cut | None:
     border = buffer.rfind(separator)
-    if border < 0 and len(buffer) > 16 * PART_BYTES:
+    if border >= 0:
+        return Cut(border + separator.index(b"}") + 1, border + separator.index(b"{"))
+    if len(buffer) > _PATIENCE:
         raise LayoutError
-    return (border + separator.index(b"}") + 1, border + separator.index(b"{")) if border >= 0 else (0, 0)
+    return None
 
 
-def _proven_cut(buffer: bytearray) -> tuple[int, int]:
-    """End and next start of the last whole event; (0, 0) where none is proven, or the list ends in the buffer."""
-    text, corrupt = b"[" + bytes(buffer), False
-    for tried, (end, begin) in enumerate(_borders(text)):
-        problem = fault((repair.characters(text[:end], Counter()) if corrupt else text[:end]) + b"]")
-        if problem and problem[0] == "malformed" and not corrupt:
-            corrupt = True
-            problem = fault(repair.characters(text[:end], Counter()) + b"]")
-        if problem is None:
-            return end - 1, begin - 1
-        if problem[0] == "malformed":
-            return end - 1, begin - 1  # beyond repair here: the events around it are saved one by one
-        if problem[0] == "trailing" or tried > _TRIES:
-            return 0, 0
-    return 0, 0
+def _proven_cut(buffer: bytearray) -> Cut | None:
+    """After the last whole event; None where none is found, ENDED where the list ends before it."""
+    text = bytes(buffer)
+    for tried, cut in enumerate(_borders(text)):
+        before = b"[" + text[: cut.end] + b"]"
+        problem = fault(before)
+        if problem and problem[0] == "malformed":
+            problem = fault(repair.characters(before, Counter()))
+        if problem is None or problem[0] == "malformed":  # beyond repair: the events before it are saved one by one
+            return cut
+        if problem[0] == "trailing":
+            return ENDED
+        if tried > _TRIES:
+            break
+    return None
 
 
-def _borders(text: bytes) -> Iterator[tuple[int, int]]:
-    """Ends and next starts of what may be events, from the end of the text backwards."""
+def _borders(text: bytes) -> Iterator[Cut]:
+    """Where events may end and begin, from the end of the text backwards."""
     stop, window = len(text), 32 << 10
-    while stop > 1:
-        begin = max(1, stop - window)
-        for match in reversed(list(BORDER.finditer(text, begin, stop))):
-            yield match.start() + 1, match.end() - 1
-            stop = match.start() + 1
-        if begin == 1:
-            return
-        stop, window = min(stop, begin + 64), 2 * window
+    while stop:
+        start = max(0, stop - window)
+        for match in reversed(list(BORDER.finditer(text, start, stop))):
+            yield Cut(match.start() + 1, match.end() - 1)
+        stop, window = (start + 64, 2 * window) if start else (0, 0)

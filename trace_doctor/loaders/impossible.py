@@ -32,13 +32,17 @@ def remove(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
     warnings: list[Warning] = []
     activities = activities.with_row_index("row")
     for code, sentence, step in (
-        ("impossible_timestamps", "without a usable timestamp (zero, negative or unreadable) were set aside", _timed),
-        ("negative_durations", "with negative durations were set aside", _forward),
-        ("repeated_records", "that repeat another one exactly were counted once", _once),
+        (
+            "impossible_timestamps",
+            "GPU activities without a usable timestamp (zero, negative or unreadable) were set aside",
+            _timed,
+        ),
+        ("negative_durations", "GPU activities with negative durations were set aside", _forward),
+        ("repeated_records", "GPU activities that repeat another one exactly were left out", _once),
     ):
         kept = step(activities)
         if kept.height < activities.height:
-            warnings.append(Warning(code, f"{activities.height - kept.height} GPU activities {sentence}"))
+            warnings.append(Warning(code, f"{sentence}: {activities.height - kept.height}"))
         activities = kept
     activities, found = _clipped(activities.sort("start_ns", maintain_order=True))
     return activities.drop("row"), warnings + found
@@ -73,8 +77,8 @@ def _clipped(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
         return activities, []
     name, stream, longest_ns = overrun.sort("duration_ns").select("name", "stream", "duration_ns").row(-1)
     message = (
-        f"{overrun.height} GPU activities with impossible durations, running through many later ones of their stream, were "
-        f"clipped to the next one's start; the longest: {name} on stream {stream}, {longest_ns / 1e6:.1f} ms"
+        "GPU activities with impossible durations, running through many later ones of their stream, were clipped to the "
+        f"next one's start: {overrun.height}; the longest: {name} on stream {stream}, {longest_ns / 1e6:.1f} ms"
     )
     limits = activities.select("row").join(
         overrun.select("row", "limit_ns"), on="row", how="left", maintain_order="left"

@@ -9,12 +9,12 @@ import re
 from collections import Counter
 
 SENTENCES = {
-    "invalid_escapes": "{count} bare backslashes (invalid JSON escapes) were repaired",
-    "control_characters": "{count} control characters inside the JSON text were repaired: read as spaces",
-    "bare_numbers": "{count} values written as nan or inf (invalid JSON) were repaired: read as unknown",
-    "bad_utf8": "{count} bytes that are not UTF-8 were repaired: read as \N{REPLACEMENT CHARACTER}",
-    "stray_quotes": "{count} stray quotes inside names (invalid JSON) were repaired",
-    "lost_events": "{count} corrupt events were skipped: malformed JSON",
+    "invalid_escapes": "bare backslashes (invalid JSON escapes) were repaired: {count}",
+    "control_characters": "control characters inside the JSON text were repaired, read as spaces: {count}",
+    "bare_numbers": "values written as nan or inf (invalid JSON) were repaired, read as unknown: {count}",
+    "bad_utf8": "bytes that are not UTF-8 were repaired, read as \N{REPLACEMENT CHARACTER}: {count}",
+    "stray_quotes": "stray quotes inside names (invalid JSON) were repaired: {count}",
+    "lost_events": "corrupt events (malformed JSON) were skipped: {count}",
 }
 """A sentence for each code."""
 
@@ -24,7 +24,10 @@ _WHITESPACE = b"\t\n\r"
 _ESCAPE = re.compile(rb'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _NUMBER = rb"[-+]?(?:nan|inf|infinity)(?:\(\w*\))?"
 _BARE_VALUE = re.compile(rb'(?<!\\)("\s*:\s*)' + _NUMBER + rb"(?=\s*[,}\]])", re.IGNORECASE)
-_BARE_ITEM = re.compile(rb"([\[,]\s*)" + _NUMBER + rb"(?=\s*[,\]])", re.IGNORECASE)
+_BARE_ITEM = re.compile(
+    rb'"(?:[^"\\]|\\.)*"|([\[,]\s*)' + _NUMBER + rb"(?=\s*[,\]])",  # strings are matched too, to be passed over
+    re.IGNORECASE | re.DOTALL,
+)
 _NAME = re.compile(rb'("name"\s*:\s*")(.*?)(?="\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s|bp)"\s*:|\}))', re.DOTALL)
 _QUOTE = re.compile(rb'(\\.)|"', re.DOTALL)
 
@@ -47,10 +50,8 @@ def characters(text: bytes, counts: Counter[str]) -> bytes:
 
 
 def items(text: bytes, counts: Counter[str]) -> bytes:
-    """The text with bare nan and inf in lists read as null; not sure inside strings, so tried after `characters`."""
-    text, count = _BARE_ITEM.subn(rb"\1null", text)
-    counts["bare_numbers"] += count
-    return text
+    """The text with bare nan and inf in lists read as null."""
+    return _BARE_ITEM.sub(lambda match: _nulled(match, counts), text)
 
 
 def names(text: bytes, counts: Counter[str]) -> bytes:
@@ -63,6 +64,13 @@ def _escaped(match: re.Match[bytes], counts: Counter[str]) -> bytes:
         return match[0]
     counts["invalid_escapes"] += 1
     return rb"\\"
+
+
+def _nulled(match: re.Match[bytes], counts: Counter[str]) -> bytes:
+    if match[1] is None:
+        return match[0]
+    counts["bare_numbers"] += 1
+    return match[1] + b"null"
 
 
 def _quoted(name: bytes, counts: Counter[str]) -> bytes:

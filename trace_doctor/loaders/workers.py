@@ -79,10 +79,10 @@ def serve() -> None:
 
 def _start(function: Callable[[Any], Any]) -> subprocess.Popen[bytes]:
     worker = subprocess.Popen(
-        [sys.executable, "-c", _COMMAND],
+        [sys.executable, "-P", "-c", _COMMAND],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=os.environ | _ONE_THREAD | {"PYTHONPATH": os.pathsep.join(path or os.curdir for path in sys.path)},
     )
     assert worker.stdin
     pickle.dump((function.__module__, function.__name__), worker.stdin)
@@ -97,6 +97,7 @@ def _ask(idle: SimpleQueue[subprocess.Popen[bytes]], item: Any) -> Any:
         worker.stdin.flush()
         done, answer = pickle.load(worker.stdout)
     except (EOFError, OSError, pickle.UnpicklingError) as error:
+        worker.kill()
         msg = f"a worker process ended unexpectedly (exit status {worker.wait()})"
         raise TraceDoctorError(msg, hint="it may have run out of memory; try again with --jobs 1") from error
     finally:
