@@ -9,8 +9,9 @@ from typing import NamedTuple
 import polars as pl
 
 from trace_doctor.classifiers import charges
+from trace_doctor.classifiers.compute import counted_flops
 from trace_doctor.classifiers.intervals import share_out
-from trace_doctor.classifiers.ledger import TOP_NAMES, Account, ledger, partition, rows_of, tops
+from trace_doctor.classifiers.ledger import TOP_NAMES, Account, ledger, partition, rows_of, summed, tops
 from trace_doctor.classifiers.timeline import COMMUNICATION, COMPUTE, IDLE, TENSOR
 from trace_doctor.hardware.devices import Device
 from trace_doctor.options import Options
@@ -40,6 +41,7 @@ from trace_doctor.trace import Trace, Window
 
 HALF_COVERED = 0.5
 BEATS_PEAK = 1.03
+"""A kernel this many times faster than its peak allows: the peak, the count or the dtype is wrong."""
 MODEL_ERROR_SHARE = 0.03
 FASTER_DTYPE_SHARE = 0.1
 MANY_COLLECTIVES = 50
@@ -358,10 +360,7 @@ def _mean_ledger(analyses: Sequence[Analysis], ledgers: Sequence[list[LedgerRow]
         schema={"wall": pl.String, "cause": pl.String, "basis": pl.String, "time_ns": pl.Int64},
         orient="row",
     )
-    means = rows.group_by("wall", "cause").agg(
-        pl.col("time_ns").sum() / len(ledgers), basis=pl.col("basis").sort_by(pl.col("time_ns").abs()).last()
-    )
-    means = means.sort("wall", "cause")
+    means = summed(rows, "wall", "cause").with_columns(pl.col("time_ns") / len(ledgers)).sort("wall", "cause")
     shares = means.with_columns(time_ns=share_out(means.select("time_ns"), window_ns))
     top = tops(pl.concat([analysis.account.charges for analysis in analyses]))
     return rows_of(shares, window_ns, {key: names[:TOP_NAMES] for key, names in top.items()})
@@ -388,8 +387,7 @@ def _workload(
         )
     if not share:
         return Workload(tokens_per_step=options.tokens_per_step, covered_share=share)
-    counted = tensor.filter(~pl.col("recompute"))
-    flops = float((counted["flops"] * counted["part"]).sum()) / len(analyses) / steps
+    flops = counted_flops(tensor) / len(analyses) / steps
     return Workload(
         flops_basis="shapes",
         formula="sum over the tensor ops by their recorded shapes; causal attention counts half, its backward twice the forward",
@@ -555,8 +553,7 @@ def _model_warnings(
         )
     for analysis in analyses:
         given = model_flops(analysis.trace, options, steps=len(_spans(analysis)))
-        counted = analysis.account.tensor.filter(~pl.col("recompute"))
-        by_shapes = (counted["flops"] * counted["part"]).sum()
+        by_shapes = counted_flops(analysis.account.tensor)
         if given is not None and by_shapes > given * (1 + 1e-6):
             text = f"the shapes hold {by_shapes:.4g} FLOPs, the model count {given:.4g}: they contradict each other"
             found.append(Message(code="flops-contradiction", message=text))

@@ -103,18 +103,11 @@ def _examine_gpu(trace: Trace, window: Window, described: pl.DataFrame, number: 
 def with_peaks(activities: pl.DataFrame, device: Device, peak_flops: float | None) -> pl.DataFrame:
     """Adds `ran_in`, the dtype each kernel ran in (its name's, else its op's), and `kernel_peak_flops`, the peak of it (P_k)."""
     ran_in = pl.coalesce(pl.col("dtype").cast(pl.String), pl.col("op_dtype"))
-    too_fast = (
-        1e9 * pl.col("flops") / devices.peak(device, "fp32") > 1.03 * pl.col("duration_ns")
-        if devices.peak(device, "fp32")
-        else pl.lit(value=False)
-    )
+    fp32_peak, tf32_peak = devices.peak(device, "fp32"), devices.peak(device, "tf32")
+    fp32_ns = 1e9 * pl.col("flops") / fp32_peak if fp32_peak and tf32_peak else pl.lit(None, pl.Float64)
+    too_fast = fp32_ns > accounts.BEATS_PEAK * pl.col("duration_ns")
     # an fp32 op whose kernel's name is silent, and that beats the fp32 peak, ran in TF32
-    is_tf32 = (
-        pl.col("dtype").is_null()
-        & (pl.col("op_dtype") == "fp32")
-        & too_fast
-        & (devices.peak(device, "tf32") is not None)
-    )
+    is_tf32 = pl.col("dtype").is_null() & (pl.col("op_dtype") == "fp32") & too_fast
     named = activities.with_columns(
         ran_in=pl.when(is_tf32.fill_null(value=False)).then(pl.lit("tf32")).otherwise(ran_in)
     )

@@ -63,15 +63,19 @@ def charge_tensor(tensor: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def counted_flops(tensor: pl.DataFrame) -> float:
+    """Model FLOPs inside the window by the kernels' own shapes; recomputed ones don't count."""
+    once = tensor.filter(~pl.col("recompute"))
+    return float((once["flops"] * once["part"]).sum())
+
+
 def spread_model_flops(tensor: pl.DataFrame, model_flops: float) -> tuple[pl.DataFrame, float]:
     """Binds the FLOPs of the window to the model's count (ATTRIBUTION section 4, "Which FLOPs").
 
     Pieces with FLOPs keep theirs; what is missing to `model_flops` is spread over tensor pieces without FLOPs by exclusive time.
     Returns the pieces and the FLOPs that no kernel can hold (negative: the shapes hold too many).
     """
-    counted = tensor.filter(~pl.col("recompute"))
-    by_shapes = float((counted["flops"] * counted["part"]).sum())
-    missing = model_flops - by_shapes
+    missing = model_flops - counted_flops(tensor)
     blank = pl.col("flops").is_null()
     without_ns = tensor.filter(blank)["exclusive_ns"].sum()
     if missing <= 0 or without_ns <= 0:

@@ -28,14 +28,6 @@ QUEUE_BACK_PRESSURE = "Command Buffer Full"
 """Overhead of this name lies inside launch calls: the queue was full, the profiler did nothing."""
 BETWEEN_RANGES = "(between recorded ranges)"
 DISPATCHER_OP = r"^\w[\w.]*::"
-SEGMENT = {
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "gap": pl.UInt32,
-    "state": pl.Int32,
-    "name": pl.String,
-    "op_name": pl.String,
-}
 
 
 @cache
@@ -64,10 +56,9 @@ def explain_gaps(
     Returns disjoint segments: start_ns, end_ns, wall, cause, basis, name (kernel, range or call), op_name.
     """
     launches = device_launches(trace, activities)
-    ended = _ending_kernels(gaps.with_row_index("gap"), activities, launches)
+    ended = _ending_kernels(gaps, activities, launches)
     around = _around_the_launch(ended, thresholds)
     before = ended.select(
-        "gap",
         "threads",
         "name",
         "op_name",

@@ -43,7 +43,7 @@ def account(
 ) -> Account:
     """Sweep one GPU's window and charge it.
 
-    `activities`: this GPU's, with what work and hardware know of them (`pipeline.described`); `spans`: its part of the window;
+    `activities`: this GPU's, with what work and hardware know of them (`pipeline.describe`); `spans`: its part of the window;
     `model_flops`: the model's own count for this GPU over the whole window, where the user gave one.
     """
     timeline = sweep(activities, spans)
@@ -111,9 +111,7 @@ def partition(timeline: Timeline) -> Partition:
 
 def ledger(account: Account) -> list[LedgerRow]:
     """The rows of one GPU in integer ns; each class of the sweep sums to what it held, so the whole sums to the window."""
-    sums = account.charges.group_by("class", "wall", "cause").agg(
-        pl.col("time_ns").sum(), basis=pl.col("basis").sort_by(pl.col("time_ns").abs()).last()
-    )
+    sums = summed(account.charges, "class", "wall", "cause")
     sums = sums.with_columns(pl.col("wall", "cause", "basis").cast(pl.String)).sort("class", "wall", "cause")
     whole = pl.concat(
         [
@@ -122,10 +120,14 @@ def ledger(account: Account) -> list[LedgerRow]:
         ]
         or [sums.with_columns(pl.col("time_ns").cast(pl.Int64))]
     )
-    merged = whole.group_by("wall", "cause").agg(
+    return rows_of(summed(whole, "wall", "cause"), account.window_ns, tops(account.charges))
+
+
+def summed(parts: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """`time_ns` of each group, with the `basis` of its largest part."""
+    return parts.group_by(*by).agg(
         pl.col("time_ns").sum(), basis=pl.col("basis").sort_by(pl.col("time_ns").abs()).last()
     )
-    return rows_of(merged, account.window_ns, tops(account.charges))
 
 
 def tops(all_charges: pl.DataFrame) -> dict[tuple[str, str], list[Top]]:

@@ -6,6 +6,7 @@ import re
 
 import polars as pl
 
+from trace_doctor.loaders import marks
 from trace_doctor.loaders.linking import processes
 from trace_doctor.trace import Trace, Warning
 
@@ -42,17 +43,7 @@ def _is_captured(calls: pl.DataFrame) -> pl.Series:
 
 def per_mark(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     """For every host mark: process, number, how many launches there were, how many were `lost`, and the worst `lost_share`."""
-    placed = (
-        launches(trace)
-        .join_asof(
-            found.select("process", "number", "start_ns", "until_ns").sort("start_ns"),
-            left_on="at_ns",
-            right_on="start_ns",
-            by="process",
-            check_sortedness=False,
-        )
-        .filter(pl.col("at_ns") < pl.col("until_ns"))
-    )
+    placed = marks.within(launches(trace), found, by="process")
     return _shares(placed, ["process", "number"])
 
 

@@ -154,3 +154,10 @@ def _held_share(found: pl.DataFrame, launches: pl.DataFrame) -> float:
         marked, left_on="at_ns", right_on="start_ns", by="process", check_sortedness=False
     )
     return float(inside.select((pl.col("at_ns") < pl.col("end_ns")).mean()).item())
+
+
+def within(events: pl.DataFrame, marked: pl.DataFrame, *, by: str) -> pl.DataFrame:
+    """The events (sorted by `at_ns`) inside a mark (`start_ns` to `until_ns`) of the same process or device, with its `number`."""
+    intervals = marked.select(by, "number", "start_ns", "until_ns").sort("start_ns")
+    placed = events.join_asof(intervals, left_on="at_ns", right_on="start_ns", by=by, check_sortedness=False)
+    return placed.filter(pl.col("at_ns") < pl.col("until_ns"))

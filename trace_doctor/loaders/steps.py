@@ -169,18 +169,8 @@ def _closing(launched: pl.DataFrame, begun: pl.DataFrame) -> pl.DataFrame:
 
 def _counts(launched: pl.DataFrame, marked: pl.DataFrame) -> pl.DataFrame:
     """How many activities each step launched on each device: device, number, launched."""
-    placed = (
-        launched.select("device", at_ns="launched_ns")
-        .sort("at_ns")
-        .join_asof(
-            marked.select("device", "number", "start_ns", "until_ns").sort("start_ns"),
-            left_on="at_ns",
-            right_on="start_ns",
-            by="device",
-            check_sortedness=False,
-        )
-    )
-    return placed.filter(pl.col("at_ns") < pl.col("until_ns")).group_by("device", "number").agg(launched=pl.len())
+    placed = marks.within(launched.select("device", at_ns="launched_ns").sort("at_ns"), marked, by="device")
+    return placed.group_by("device", "number").agg(launched=pl.len())
 
 
 def _chosen(steps: pl.DataFrame, options: Options) -> pl.DataFrame:
