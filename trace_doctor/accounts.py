@@ -11,9 +11,8 @@ import polars as pl
 from trace_doctor.classifiers import charges
 from trace_doctor.classifiers.compute import counted_flops
 from trace_doctor.classifiers.intervals import share_out
-from trace_doctor.classifiers.ledger import TOP_NAMES, Account, ledger, partition, rows_of, summed, tops
+from trace_doctor.classifiers.ledger import TOP_NAMES, Analysis, ledger, partition, rows_of, summed, tops
 from trace_doctor.classifiers.timeline import COMMUNICATION, COMPUTE, IDLE, TENSOR
-from trace_doctor.hardware.devices import Device
 from trace_doctor.options import Options
 from trace_doctor.report import (
     Abstained,
@@ -37,7 +36,7 @@ from trace_doctor.report import (
     WindowRow,
     Workload,
 )
-from trace_doctor.trace import Trace, Window
+from trace_doctor.trace import Trace
 
 HALF_COVERED = 0.5
 BEATS_PEAK = 1.03
@@ -45,19 +44,6 @@ BEATS_PEAK = 1.03
 MODEL_ERROR_SHARE = 0.03
 FASTER_DTYPE_SHARE = 0.1
 MANY_COLLECTIVES = 50
-
-
-class Analysis(NamedTuple):
-    """One GPU of one trace, accounted for."""
-
-    trace: Trace
-    window: Window
-    number: int
-    """Position in trace.meta.devices."""
-    device: Device
-    peak_dtype: str | None
-    peak_flops: float | None
-    account: Account
 
 
 def model_flops(trace: Trace, options: Options, *, steps: int) -> float | None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import polars as pl
 
 from trace_doctor import accounts
-from trace_doctor.accounts import Analysis
 from trace_doctor.classifiers.communication_wall import expected_bandwidth
-from trace_doctor.classifiers.ledger import account
+from trace_doctor.classifiers.ledger import Analysis, account
 from trace_doctor.hardware import devices
 from trace_doctor.hardware.devices import Device
 from trace_doctor.loaders import source, steps

@@ -17,8 +17,11 @@ SCHEMA = {
     "time_ns": pl.Float64,
     "name": pl.Categorical,
     "op": pl.Categorical,
+    "activity": pl.UInt32,
+    "start_ns": pl.Int64,
 }
-"""class: of the sweep (timeline.py), in which the charge is rounded; number: step; name and op: whom to show for it."""
+"""class: of the sweep (timeline.py), in which the charge is rounded; number: step; name and op: whom to show for it;
+activity: the one charged, of a gap the one that ends it; start_ns: of the activity, or of the stretch of idle time."""
 
 
 class Row(NamedTuple):
@@ -72,4 +75,6 @@ def charge(
         time_ns=pl.col(time_ns).cast(pl.Float64),
         name=pl.col("name").cast(pl.Categorical),
         op=pl.col("op_name").cast(pl.Categorical),
+        activity="activity",
+        start_ns="start_ns",
     )

@@ -53,7 +53,8 @@ def explain_gaps(
     """Charge every nanosecond of one GPU's `gaps` (start_ns, end_ns).
 
     `activities`: all of this GPU's; `pieces`: those inside the window, as the sweep cut them.
-    Returns disjoint segments: start_ns, end_ns, wall, cause, basis, name (kernel, range or call), op_name.
+    Returns disjoint segments: start_ns, end_ns, wall, cause, basis, name (kernel, range or call), op_name,
+    activity (the one that ends the gap).
     """
     launches = device_launches(trace, activities)
     ended = _ending_kernels(gaps, activities, launches)
@@ -62,6 +63,7 @@ def explain_gaps(
         "threads",
         "name",
         "op_name",
+        "activity",
         start_ns="g0",
         end_ns=pl.when("is_launched").then("g0").otherwise(pl.min_horizontal("l0", "g1")),
     ).filter(pl.col("start_ns") < pl.col("end_ns"))
@@ -85,7 +87,7 @@ def _ending_kernels(gaps: pl.DataFrame, activities: pl.DataFrame, launches: pl.D
     """Each gap with the activity K that ends it and K's launch: g0, g1, l0, l1, is_launched (before g0), threads."""
     links = launches.select("call", "thread", "thread_before", "first_ns", l0="start_ns", l1="end_ns", call_kind="kind")
     starting = (
-        activities.select("start_ns", "name", "call", "op_name")
+        activities.select("start_ns", "name", "call", "op_name", "activity")
         .join(gaps.select(start_ns="end_ns"), on="start_ns", how="semi")
         .join(links, on="call", how="left")
         .sort("start_ns", "l0", nulls_last=False)
@@ -137,6 +139,7 @@ def _segments(frame: pl.DataFrame, row: Row, start: pl.Expr, end: pl.Expr) -> pl
     return frame.select(
         "name",
         "op_name",
+        "activity",
         start_ns=start,
         end_ns=end,
         wall=pl.lit(row.wall),
@@ -176,7 +179,7 @@ def _host_segments(before: pl.DataFrame, trace: Trace, launches: pl.DataFrame, t
         .drop("_new")
     )
     # one gap's end may touch the next one's start only through an activity, so the cut is never ambiguous
-    split = cut(split, before, keep=["threads", "name", "op_name"])
+    split = cut(split, before, keep=["threads", "name", "op_name", "activity"])
     return _name_states(split, doing, trace)
 
 
@@ -260,6 +263,7 @@ def _name_states(split: pl.DataFrame, doing: pl.DataFrame, trace: Trace) -> pl.D
         "end_ns",
         "state",
         "threads",
+        "activity",
         name=pl.when(pl.col("state") < rows.index(charges.LAUNCH_BOUND))
         .then("range_name")
         .when(pl.col("state") == rows.index(charges.HOST_CODE))
@@ -345,7 +349,7 @@ def _pay_debt(host: pl.DataFrame, waited: pl.DataFrame) -> pl.DataFrame:
         },
         schema_overrides={"state": pl.Int32},
     )
-    columns = ["name", "op_name", "start_ns", "end_ns", "wall", "cause", "basis"]
+    columns = ["name", "op_name", "activity", "start_ns", "end_ns", "wall", "cause", "basis"]
     unpaid_rows = rest.join(lookup, on="state", maintain_order="left").select(columns)
     paid_rows = _segments(
         paid.with_columns(name="wait", op_name="wait_op"), charges.SYNCHRONISATION, pl.col("start_ns"), pl.col("end_ns")

@@ -13,9 +13,10 @@ from trace_doctor.classifiers.host import explain_gaps
 from trace_doctor.classifiers.intervals import cut, share_out
 from trace_doctor.classifiers.memory_wall import charge_compute, charge_copies, floor_ns
 from trace_doctor.classifiers.timeline import COMMUNICATION, COMPUTE, COPY, IDLE, TENSOR, Timeline, by_activity, sweep
+from trace_doctor.hardware.devices import Device
 from trace_doctor.options import Thresholds
 from trace_doctor.report import WALLS, LedgerRow, Partition, Top
-from trace_doctor.trace import Trace
+from trace_doctor.trace import Trace, Window
 
 TOP_NAMES = 3
 
@@ -29,6 +30,19 @@ class Account(NamedTuple):
     charges: pl.DataFrame
     """Columns: charges.SCHEMA."""
     window_ns: int
+
+
+class Analysis(NamedTuple):
+    """One GPU of one trace, accounted for."""
+
+    trace: Trace
+    window: Window
+    number: int
+    """Position in trace.meta.devices."""
+    device: Device
+    peak_dtype: str | None
+    peak_flops: float | None
+    account: Account
 
 
 def account(
@@ -80,6 +94,8 @@ def _gap_charges(segments: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64).alias("time_ns"),
         pl.col("name").cast(pl.Categorical),
         op=pl.col("op_name").cast(pl.Categorical),
+        activity="activity",
+        start_ns="start_ns",
     )
 
 
@@ -90,7 +106,7 @@ def _homeless(flops: float, peak_flops: float | None) -> pl.DataFrame:
     ideal_ns = 1e9 * flops / peak_flops
     rows = [(charges.MFU, ideal_ns), (charges.MODEL_ERROR, -ideal_ns)]
     return pl.DataFrame(
-        [(TENSOR, None, row.wall, row.cause, row.basis, time_ns, None, None) for row, time_ns in rows],
+        [(TENSOR, None, row.wall, row.cause, row.basis, time_ns, None, None, None, None) for row, time_ns in rows],
         schema=charges.SCHEMA,
         orient="row",
     )
