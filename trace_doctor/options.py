@@ -24,6 +24,33 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """Duration that no kernel goes below; null: measured in the trace."""
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """When a loss is worth a finding; shares are of the window."""
+
+    weighty_share: float = 0.02
+    """Below this a finding is `info`."""
+    severe_share: float = 0.10
+    """From this on a finding is an `error`."""
+    least_share: float = 0.005
+    """Below this nothing is said."""
+    weighty_gaps_share: float = 0.05
+    """The same as `weighty_share` for launch gaps and short kernels: every healthy run has some."""
+    outlier_ratio: float = 1.25
+    """A step longer than this many medians is an outlier."""
+    small_message_bytes: int = 1 << 20
+    """A collective below this is bound by latency."""
+    large_message_bytes: int = 16 << 20
+    """A collective from this on should reach the bandwidth of its link."""
+    slow_link_share: float = 0.6
+    """A large collective below this share of the link's specification is slow."""
+    slow_network_bandwidth: float = 12.5e9
+    """B/s of bus bandwidth: between nodes a large collective below this is slow (100 Gbit/s)."""
+    waiting_ratio: float = 2.0
+    """A collective that takes this many times its fastest instance waited for another rank."""
+    few_kernels: int = 50
+    """An optimizer or attention of fewer kernels a step is no loop."""
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Choices for one analysis; the CLI's flags by the same names."""
 
@@ -51,3 +78,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int | None = None
     """Worker processes for one large file; null: as many as pay."""
     thresholds: Thresholds = Thresholds()
+    select: tuple[str, ...] = ()
+    """Codes of the rules to run, or globs of them; none: all."""
+    ignore: tuple[str, ...] = ()
+    """Codes of the rules not to run, or globs of them."""
+    limits: Limits = Limits()

@@ -10,6 +10,7 @@ import polars as pl
 from trace_doctor import accounts
 from trace_doctor.classifiers.communication_wall import expected_bandwidth
 from trace_doctor.classifiers.ledger import Analysis, account
+from trace_doctor.fixes import registry
 from trace_doctor.hardware import devices
 from trace_doctor.hardware.devices import Device
 from trace_doctor.loaders import source, steps
@@ -34,7 +35,7 @@ def analyze(paths: Sequence[str | Path], options: Options | None = None, *, prog
         shift = _shifted(progress, done, total)
         analyses += examine(source.load(file, jobs=options.jobs, progress=shift), options)
         done += file.stat().st_size
-    return accounts.report(analyses, options)
+    return registry.diagnose(accounts.report(analyses, options), analyses, options)
 
 
 def _shifted(progress: Progress | None, done: int, total: int) -> Progress | None:
@@ -55,7 +56,7 @@ def examine(trace: Trace, options: Options) -> list[Analysis]:
 
 def describe(trace: Trace) -> pl.DataFrame:
     """The activities with all that is known of their work: FLOPs, bytes, dtype, recompute, collective fields, name of the op."""
-    work = operators.estimate(trace).select("flops", "bytes_moved", "op_dtype", "recompute", "has_shapes")
+    work = operators.estimate(trace).select("flops", "bytes_moved", "op_dtype", "recompute", "has_shapes", "op_row")
     wire = collectives.estimate(trace).select(
         "activity", "operation", "group", "group_size", "ranks", "message_bytes", "wire_bytes", "is_pipeline"
     )

@@ -164,7 +164,14 @@ class Evidence(Struct, frozen=True, kw_only=True):
 class Fix(Struct, frozen=True, kw_only=True):
     summary: str
     code: str | None = None
+    """A snippet for the framework that the trace shows."""
+    framework: str | None = None
+    """Which framework the snippet is for."""
+    risk: str | None = None
+    verify: str | None = None
+    """How to see that it helped."""
     doc: str | None = None
+    """The page of the rule."""
 
 
 class Predicted(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,239 @@
+"""Rules for the communication wall: what of it is waiting, what is slow, and what could hide behind compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from trace_doctor.fixes.case import Case
+from trace_doctor.fixes.finding import Draft, largest
+from trace_doctor.report import Evidence
+
+EXPOSED = ("wire time", "waiting or slow", "waiting for a straggler", "slow collective")
+HOST_LATE = ("launch-bound", "host code", "launch call blocked", "synchronisation", "garbage collection", "logging")
+SIGNATURE = ["operation", "group", "message_bytes"]
+NO_WAIT_NS = 50_000
+"""A collective this short did not wait."""
+MOSTLY = 0.5
+COMMUNICATES_SHARE = 0.05
+ENOUGH_MESSAGES = 20
+ENOUGH_REPEATS = 2
+DDP_FORWARD = r"DistributedDataParallel\.forward"
+
+
+def collectives_of(case: Case) -> pl.DataFrame:
+    """The collectives of the window with `best_ns`, the fastest of the same operation, group and size (null where it came once),
+    and `waited`: it took `waiting_ratio` times that."""
+    instances = case.kernels.filter(pl.col("kind") == "communication")
+    best = pl.when(pl.len().over(SIGNATURE) >= ENOUGH_REPEATS).then(pl.col("duration_ns").min().over(SIGNATURE))
+    return instances.with_columns(best_ns=best).with_columns(
+        waited=(
+            (pl.col("duration_ns") >= case.limits.waiting_ratio * pl.col("best_ns"))
+            & (pl.col("duration_ns") > NO_WAIT_NS)
+        ).fill_null(value=False),
+        punctual=(
+            (pl.col("duration_ns") < case.limits.waiting_ratio * pl.col("best_ns")).fill_null(value=False)
+            | (pl.col("duration_ns") <= NO_WAIT_NS)
+        ),
+    )
+
+
+def same_stream(case: Case) -> Iterable[Draft]:
+    """Collectives on a stream that compute kernels run on as well: they can't overlap."""
+    streams = case.kernels.filter((pl.col("kind") == "compute") & (pl.col("duration_ns") > 0))["stream"].unique()
+    held = case.kernels.filter(pl.col("kind") == "compute").group_by("stream").agg(pl.col("duration_ns").sum())
+    main = held.filter(pl.col("duration_ns") >= MOSTLY * pl.col("duration_ns").sum())["stream"]
+    claims = case.caused(*EXPOSED).filter(
+        pl.col("stream").is_in(main.implode()) & pl.col("stream").is_in(streams.implode())
+    )
+    if case.is_worth_saying(claims):
+        yield Draft(
+            claims,
+            "high: the stream is recorded",
+            words=_collective_words(claims),
+            evidence=_by_collective(case, claims),
+        )
+
+
+def repeated_all_reduce(case: Case) -> Iterable[Draft]:
+    """Gradients all-reduced in every micro-batch of an accumulated step: all but the last are for nothing."""
+    reduced = case.caused(*EXPOSED).filter(
+        (pl.col("operation") == "all_reduce") & (pl.col("message_bytes") >= case.limits.small_message_bytes)
+    )
+    passes = _forward_passes(case)
+    optimizer_steps = case.kernels.filter("in_optimizer")["activity"].len()
+    per_step = (
+        case.kernels.filter(
+            (pl.col("operation") == "all_reduce") & (pl.col("message_bytes") >= case.limits.small_message_bytes)
+        )
+        .group_by("message_bytes")
+        .len()
+    )
+    if passes < ENOUGH_REPEATS or not optimizer_steps or not case.is_worth_saying(reduced):
+        return
+    if (per_step["len"] % (passes * case.steps) == 0).all():
+        yield Draft(
+            reduced.with_columns(time_ns=pl.col("time_ns") * (passes - 1) / passes),
+            "high: each gradient bucket is all-reduced once a forward pass, the optimizer steps once",
+            words=_collective_words(reduced) | {"passes": str(passes)},
+            evidence=_by_collective(case, reduced),
+        )
+
+
+def _forward_passes(case: Case) -> int:
+    """Forward passes of DistributedDataParallel in a step."""
+    trace, spans = case.analysis.trace, case.analysis.window.spans
+    names = pl.col("name").cast(pl.String).str.contains(DDP_FORWARD)
+    marks = pl.concat([trace.annotations.select("start_ns", "name"), trace.ops.select("start_ns", "name")]).filter(
+        names
+    )
+    inside = marks.filter(pl.col("start_ns").is_between(pl.lit(spans["start_ns"].min()), pl.lit(spans["end_ns"].max())))
+    return round(len(inside) / case.steps)
+
+
+def late_at_collectives(case: Case) -> Iterable[Draft]:
+    """Idle time of a late host before collectives that then did not wait: this rank came last, and the others waited for it."""
+    collectives = collectives_of(case)
+    whole = case.analysis.account.timeline.communication_ns
+    if collectives.is_empty() or whole < COMMUNICATES_SHARE * case.window_ns:
+        return
+    following = collectives.select("start_ns", "punctual").sort("start_ns")
+    late = (
+        case.caused(*HOST_LATE)
+        .filter("is_idle")
+        .sort("start_ns")
+        .join_asof(following, on="start_ns", strategy="forward")
+    )
+    claims = late.filter(pl.col("punctual").fill_null(value=False)).drop("punctual")
+    ends = late["time_ns"].sum()
+    if case.share(claims) >= case.limits.weighty_gaps_share and float(claims["time_ns"].sum()) >= MOSTLY * float(ends):
+        yield Draft(
+            claims,
+            "medium: the collectives after these gaps run at their fastest, so this rank came last; the other ranks' traces would prove it",
+            words=largest(claims),
+        )
+
+
+def slow_link(case: Case) -> Iterable[Draft]:
+    """Large collectives far below the bandwidth of their link, even in their fastest instance."""
+    limits = case.limits
+    large = collectives_of(case).filter(
+        (pl.col("message_bytes") >= limits.large_message_bytes) & (pl.col("wire_bytes") > 0)
+    )
+    best = large.group_by(SIGNATURE).agg(
+        bandwidth=(1e9 * pl.col("wire_bytes") / pl.col("duration_ns")).max(),
+        expected=pl.when((pl.col("wire_basis") == "modelled").first())
+        .then(limits.slow_link_share * pl.col("expected_bandwidth").first())
+        .otherwise(limits.slow_network_bandwidth),
+    )
+    slow = best.filter(pl.col("bandwidth") < pl.col("expected"))
+    claims = case.caused(*EXPOSED).join(slow.select(*SIGNATURE, "bandwidth"), on=SIGNATURE, nulls_equal=True)
+    if case.is_worth_saying(claims):
+        worst = slow.sort("bandwidth").row(0, named=True)
+        yield Draft(
+            claims.drop("bandwidth"),
+            "medium: the bandwidth is measured, but one rank alone can't tell a slow link from waiting for another rank",
+            words=_collective_words(claims) | {"bandwidth": f"{worst['bandwidth'] / 1e9:,.1f} GB/s"},
+            evidence=_by_collective(case, claims),
+        )
+
+
+def small_collectives(case: Case) -> Iterable[Draft]:
+    """Many collectives too small to reach the bandwidth of the link."""
+    claims = case.caused(*EXPOSED).filter(
+        (pl.col("message_bytes") < case.limits.small_message_bytes) & (pl.col("duration_ns") < 2 * NO_WAIT_NS)
+    )
+    count = claims["activity"].n_unique() / case.steps
+    if case.is_worth_saying(claims) and count >= ENOUGH_MESSAGES:
+        yield Draft(
+            claims,
+            "high: sizes and times are recorded",
+            words=_collective_words(claims) | {"count": f"{count:,.0f}"},
+            evidence=_by_collective(case, claims),
+        )
+
+
+def waiting_for_ranks(case: Case) -> Iterable[Draft]:
+    """Groups whose exposed communication is mostly collectives that took far longer than their fastest instance: they waited."""
+    waited = (
+        collectives_of(case).filter("waited").select("activity", excess=1 - pl.col("best_ns") / pl.col("duration_ns"))
+    )
+    for exposed in _by_group(case):
+        excess = exposed.join(waited, on="activity")
+        waiting_ns = float((excess["time_ns"] * excess["excess"]).sum())
+        if case.is_worth_saying(exposed) and waiting_ns >= MOSTLY * float(exposed["time_ns"].sum()):
+            yield Draft(
+                exposed,
+                "medium: the same collective is far faster elsewhere in this trace; which rank comes late only the others' traces tell",
+                words=_collective_words(exposed) | {"waiting": f"{waiting_ns / float(exposed['time_ns'].sum()):.0%}"},
+                evidence=_by_collective(case, exposed),
+            )
+
+
+def exposed_communication(case: Case) -> Iterable[Draft]:
+    """What is left of the exposed communication, a finding a process group."""
+    for exposed in _by_group(case):
+        if case.is_worth_saying(exposed):
+            yield Draft(
+                exposed,
+                "medium: measured as exposed; one rank alone can't tell a slow link from waiting for another rank",
+                words=_collective_words(exposed),
+                variant=_parallelism(exposed),
+                evidence=_by_collective(case, exposed),
+            )
+
+
+def _by_group(case: Case) -> list[pl.DataFrame]:
+    exposed = case.caused(*EXPOSED)
+    return exposed.partition_by("group", maintain_order=True) if len(exposed) else []
+
+
+def _parallelism(exposed: pl.DataFrame) -> str:
+    """Which parallelism moves most: "sharded" (gathers and scatters), "expert" (all-to-all), "" for all-reduce."""
+    sums = exposed.group_by("operation").agg(pl.col("time_ns").sum()).sort("time_ns")
+    operation = sums["operation"][-1] if len(sums) else None
+    return {"all_gather": "sharded", "reduce_scatter": "sharded", "all_to_all": "expert"}.get(operation or "", "")
+
+
+def _collective_words(claims: pl.DataFrame) -> dict[str, str]:
+    sums = claims.group_by("operation").agg(pl.col("time_ns").sum()).drop_nulls("operation").sort("time_ns")
+    operation = str(sums["operation"][-1]) if len(sums) else "collective"
+    groups = claims["group"].drop_nulls().unique().sort().to_list()
+    return largest(claims) | {
+        "operation": operation.replace("_", "-"),
+        "group": f" of group {groups[0]}" if len(groups) == 1 else "",
+    }
+
+
+def _by_collective(case: Case, claims: pl.DataFrame) -> tuple[Evidence, ...]:
+    """Evidence by operation and group: how often, how exposed, how fast."""
+    sums = (
+        claims.unique("activity")
+        .group_by("operation", "group")
+        .agg(
+            count=pl.len(),
+            took_ns=pl.col("duration_ns").sum(),
+            bytes=pl.col("message_bytes").sum(),
+            bandwidth=(1e9 * pl.col("wire_bytes") / pl.col("duration_ns")).median(),
+        )
+        .join(
+            claims.group_by("operation", "group").agg(pl.col("time_ns").sum()),
+            on=["operation", "group"],
+            nulls_equal=True,
+        )
+        .sort(["time_ns", "operation"], descending=[True, False])
+        .head(3)
+    )
+    return tuple(
+        Evidence(
+            kind="collective",
+            name=f"{(operation or 'collective').replace('_', '-')}{f' of group {group}' if group else ''}",
+            rank=case.analysis.trace.meta.rank,
+            count=count,
+            duration_ns=took_ns,
+            numbers={"exposed_ms": round(time_ns / 1e6, 3)}
+            | ({"median_bus_bandwidth_gb_s": round(bandwidth / 1e9, 2)} if bandwidth else {}),
+        )
+        for operation, group, count, took_ns, _, bandwidth, time_ns in sums.iter_rows()
+    )

@@ -1,0 +1,170 @@
+"""Rules for compute inefficiency: the wrong dtype, the wrong shape, the wrong kernel."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import polars as pl
+
+from trace_doctor.fixes.case import Case
+from trace_doctor.fixes.finding import Draft, largest
+from trace_doctor.hardware import devices
+
+FLASH_2 = r"(^|[ :])(pytorch_)?flash::flash_(fwd|bwd)\w*_kernel"
+MEMORY_EFFICIENT = r"fmha_cutlass[FB]"
+PERSISTENT = r"(?i)nvjet|sm(90|100)_|persistent|stream_?k"
+"""Kernels whose grid is the number of SMs whatever the shape."""
+ALIGNMENT = {"bf16": 8, "fp16": 8, "fp8": 16, "tf32": 4}
+"""Elements that a tensor core's operand rows should be a multiple of: 16 bytes."""
+BADLY = 0.5
+"""A matmul below half of its roofline is slow for a reason."""
+GEMM_BOUND = 0.6
+
+
+def wrong_precision(case: Case) -> Iterable[Draft]:
+    """Tensor work in FP32 or TF32 where a 16-bit dtype has a higher peak."""
+    claims = pl.concat([case.caused("precision"), _slow_without_flops(case)])
+    if case.is_worth_saying(claims):
+        dtype = str(_most(claims, "ran_in") or "fp32")
+        estimated = float(claims.filter(pl.col("cause") != "precision")["time_ns"].sum())
+        yield Draft(
+            claims,
+            "high: the dtype stands in the kernels' names or their ops, the peaks are the device's"
+            if estimated < 0.5 * float(claims["time_ns"].sum())
+            else "medium: the dtype stands in the kernels' names; FLOPs are not known, so this is what the peaks allow at most",
+            words=largest(claims)
+            | {"dtype": dtype.upper(), "peak_dtype": (case.analysis.peak_dtype or "bf16").upper()},
+            variant="tf32" if dtype == "tf32" else "",
+        )
+
+
+def _slow_without_flops(case: Case) -> pl.DataFrame:
+    """Tensor kernels without FLOPs that ran in a slow dtype: a kernel at its own peak P_k would save at most 1 - P_k / P."""
+    analysis = case.analysis
+    slow = {dtype: devices.peak(analysis.device, dtype) for dtype in ("fp32", "tf32")}
+    peak = analysis.peak_flops
+    parts = {dtype: 1 - value / peak for dtype, value in slow.items() if value and peak and value < peak}
+    claims = case.caused("tensor work without FLOPs").filter(pl.col("ran_in").is_in(list(parts)))
+    part = pl.col("ran_in").replace_strict(parts, default=0.0, return_dtype=pl.Float64)
+    return claims.with_columns(time_ns=pl.col("time_ns") * part)
+
+
+def _most(claims: pl.DataFrame, column: str) -> Any:
+    sums = claims.group_by(column).agg(pl.col("time_ns").sum()).filter(pl.col(column).is_not_null()).sort("time_ns")
+    return sums[column][-1] if len(sums) else None
+
+
+def old_attention(case: Case) -> Iterable[Draft]:
+    """A flash attention made for an older GPU: FlashAttention 2 on Hopper and later, memory-efficient attention on Ampere and later."""
+    info = case.analysis.trace.meta.devices[case.analysis.number]
+    major = int((info.compute_capability or "0").split(".")[0] or 0)
+    patterns = [pattern for pattern, since in ((FLASH_2, 9), (MEMORY_EFFICIENT, 8)) if major >= since]
+    if info.vendor == "amd" or not patterns:
+        return
+    is_old = pl.col("name").cast(pl.String).str.contains("|".join(patterns)).fill_null(value=False)
+    claims = case.losses.filter(is_old & (pl.col("wall") == "compute") & ~pl.col("is_idle"))
+    if case.is_worth_saying(claims):
+        yield Draft(
+            claims,
+            "medium: the kernel is known by its name; how much a newer one gains depends on the shapes",
+            words=largest(claims),
+            variant="hopper" if major == 9 else "blackwell" if major >= 10 else "",
+        )
+
+
+def badly_shaped_matmul(case: Case) -> Iterable[Draft]:
+    """Matmuls below the roofline with a reason that their shape or grid shows."""
+    losses = case.caused("below the roofline").filter(pl.col("family").cast(pl.String).is_in(["gemm", "grouped_gemm"]))
+    if not case.is_worth_saying(losses):
+        return
+    reasons = _reasons(case)
+    claims = losses.join(reasons, on="activity")
+    if case.is_worth_saying(claims):
+        top = claims.group_by("reason").agg(pl.col("time_ns").sum()).sort("time_ns", "reason")["reason"][-1]
+        yield Draft(
+            claims.drop("reason", "shape"),
+            "medium: shape and grid are recorded; how fast a better shape runs has to be tried",
+            words=largest(claims)
+            | {"reason": top, "shape": str(_most(claims.filter(pl.col("reason") == top), "shape") or "")},
+        )
+
+
+def _reasons(case: Case) -> pl.DataFrame:
+    """Slow matmuls with a named reason: activity, reason, shape."""
+    tensor = case.analysis.account.tensor
+    slow = tensor.filter(
+        pl.col("family").cast(pl.String).is_in(["gemm", "grouped_gemm"])
+        & (pl.col("ideal_ns") < BADLY * pl.col("duration_ns"))
+    )
+    shapes = case.analysis.trace.ops["shapes"]
+    slow = slow.with_columns(shape=shapes.gather(slow["op_row"]).cast(pl.String))
+    processors = case.analysis.trace.meta.devices[case.analysis.number].multiprocessors
+    known = {text: _dimensions(text) for text in slow["shape"].unique().drop_nulls()}
+    blocks = {text: _blocks(text) for text in slow["grid"].cast(pl.String).unique().drop_nulls()}
+    rows = [
+        (activity, reason, shape)
+        for activity, name, dtype, shape, grid in slow.select(
+            "activity", pl.col("name").cast(pl.String), "ran_in", "shape", pl.col("grid").cast(pl.String)
+        )
+        .unique("activity")
+        .iter_rows()
+        if (reason := _reason(name, known.get(shape, ()), dtype, blocks.get(grid), processors))
+    ]
+    return pl.DataFrame(rows, schema={"activity": pl.UInt32, "reason": pl.String, "shape": pl.String}, orient="row")
+
+
+def _reason(
+    name: str, dimensions: tuple[int, ...], dtype: str | None, blocks: int | None, processors: int | None
+) -> str | None:
+    step = ALIGNMENT.get(dtype or "")
+    odd = [size for size in dimensions if step and size % step]
+    if odd:
+        return f"{odd[0]} is no multiple of {step}"
+    if blocks and processors and blocks < 0.6 * processors and not re.search(PERSISTENT, name):
+        return f"its {blocks} tiles fill {blocks} of {processors} SMs"
+    return None
+
+
+def _dimensions(text: str) -> tuple[int, ...]:
+    """The sizes of the last two dimensions of the matrices in `Input Dims`."""
+    try:
+        shapes = json.loads(text)
+    except ValueError:
+        return ()
+    matrices = [
+        shape
+        for shape in shapes
+        if isinstance(shape, list) and len(shape) >= 2 and all(isinstance(n, int) for n in shape)
+    ]
+    return tuple(dict.fromkeys(size for shape in matrices[:3] for size in shape[-2:] if size > 1))
+
+
+def _blocks(text: str) -> int | None:
+    try:
+        x, y, z = json.loads(text)
+        return int(x) * int(y) * int(z)
+    except (ValueError, TypeError):
+        return None
+
+
+def fp8_opportunity(case: Case) -> Iterable[Draft]:
+    """A run bound by 16-bit matmuls on a GPU with a faster FP8: nothing is lost, but there is a next step."""
+    analysis = case.analysis
+    fp8, peak = devices.peak(analysis.device, "fp8"), analysis.peak_flops
+    if not fp8 or not peak or fp8 <= peak or analysis.peak_dtype not in ("bf16", "fp16"):
+        return
+    tensor = analysis.account.tensor
+    gemm = tensor.filter(
+        pl.col("family").cast(pl.String).is_in(["gemm", "grouped_gemm"]) & pl.col("ran_in").is_in(["bf16", "fp16"])
+    )
+    share = float(gemm["exclusive_ns"].sum()) / case.window_ns
+    if share >= GEMM_BOUND:
+        yield Draft(
+            case.losses.clear(),
+            f"medium: 16-bit matmuls take {share:.0%} of the window",
+            words={"share": f"{share:.0%}"},
+            is_remark=True,
+        )

@@ -1,0 +1,139 @@
+"""Rules for the memory wall: traffic that fusing would save, and pressure on the capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from trace_doctor.fixes.case import Case
+from trace_doctor.fixes.finding import Draft, largest
+from trace_doctor.fixes.small_kernels import is_compiled
+
+LAYOUT_KERNEL = (
+    r"(?i)nchwTo(Nhwc|nchw)|nhwcToNchw|nchw_?to_?nhwc|nhwc_?to_?nchw"
+    r"|batched_transpose|convertTensor|transformTensor|tensorTransform|SubTensorOp"
+)
+SOFTMAX_OP = r"^aten::_?softmax|^aten::_softmax_backward_data|Softmax"
+SCORES_OP = r"^aten::(bmm|baddbmm|matmul|mm)$"
+LOSS_OP = r"(?i)cross_?entropy|nll_loss|_?log_softmax|vocab_parallel|lm_head_loss"
+MANY_CLASSES_LOSS = ("loss", "softmax", "layout", "elementwise", "reduction")
+FAMILIES = (
+    "elementwise",
+    "normalisation",
+    "softmax",
+    "reduction",
+    "layout",
+    "loss",
+    "embedding",
+    "optimizer",
+    "random",
+    "sort",
+)
+LONGEST_SEGMENT = 10
+"""Kernels between the two matmuls of an attention that is written out: scale, mask, softmax, dropout, casts."""
+
+
+def unfused_optimizer(case: Case) -> Iterable[Draft]:
+    """An optimizer that loops over parameters: its many kernels, and the gaps between them."""
+    claims = case.losses.filter(pl.col("in_optimizer").fill_null(value=False) & ~_is_communication())
+    kernels = case.kernels.filter("in_optimizer", pl.col("kind") == "compute")
+    names = kernels["name"].cast(pl.String)
+    fused = names.str.contains(r"(?i)multi_tensor_apply|FusedAdam|fused_adam|triton_|_fused_|foreach").fill_null(
+        value=False
+    )
+    loops = kernels.filter(~fused)
+    if case.is_worth_saying(claims) and len(loops) > case.limits.few_kernels * case.steps:
+        yield Draft(
+            claims,
+            "high: the kernels and the gaps between them lie in the optimizer's step",
+            words=largest(claims) | {"kernels": f"{len(loops) / case.steps:,.0f}"},
+        )
+
+
+def unfused_attention(case: Case) -> Iterable[Draft]:
+    """Attention written out: what runs between two matmuls with a softmax among it goes through memory."""
+    rows = case.kernels.filter(pl.col("kind") == "compute").sort("stream", "start_ns")
+    ops = pl.col("op_name").cast(pl.String)
+    segments = rows.with_columns(segment=pl.struct("stream", pl.col("tensor").cast(pl.UInt32).cum_sum()))
+    between = segments.filter(~pl.col("tensor")).with_columns(
+        is_softmax=(pl.col("family") == "softmax") | ops.str.contains(SOFTMAX_OP).fill_null(value=False)
+    )
+    borders = segments.filter("tensor").select("segment", opens=ops.str.contains(SCORES_OP).fill_null(value=False))
+    attends = (
+        between.group_by("segment")
+        .agg(pl.col("is_softmax").any(), kernels=pl.len())
+        .join(borders, on="segment")
+        .filter("is_softmax", "opens", pl.col("kernels") <= LONGEST_SEGMENT)
+    )
+    members = between.join(attends, on="segment", how="semi")["activity"]
+    claims = case.losses.filter(pl.col("activity").is_in(members.implode()) & ~pl.col("is_idle"))
+    if case.is_worth_saying(claims):
+        softmaxes = between.filter("is_softmax").join(attends, on="segment", how="semi")
+        yield Draft(
+            claims,
+            "high: softmax and masks run as kernels of their own between the two matmuls",
+            words=largest(claims) | {"kernels": f"{len(softmaxes) / case.steps:,.0f}"},
+        )
+
+
+def unfused_loss(case: Case) -> Iterable[Draft]:
+    """The loss over the logits of a large vocabulary, in kernels that each pass over all of them."""
+    in_loss = pl.col("op").cast(pl.String).str.contains(LOSS_OP).fill_null(value=False)
+    of_loss = (pl.col("family") == "loss") | (in_loss & pl.col("family").cast(pl.String).is_in(MANY_CLASSES_LOSS))
+    claims = case.losses.filter(of_loss.fill_null(value=False) & (pl.col("wall") == "memory") & ~pl.col("is_idle"))
+    if case.share(claims) >= case.limits.weighty_share:
+        yield Draft(claims, "medium: the bytes are modelled from shapes", words=largest(claims))
+
+
+def layout_conversion(case: Case) -> Iterable[Draft]:
+    """Kernels that turn NCHW into NHWC and back around convolutions."""
+    is_conversion = pl.col("name").cast(pl.String).str.contains(LAYOUT_KERNEL).fill_null(value=False)
+    claims = case.losses.filter(is_conversion & ~pl.col("is_idle"))
+    if case.is_worth_saying(claims):
+        count = claims["activity"].n_unique() / case.steps
+        yield Draft(
+            claims,
+            "high: the kernels do nothing else",
+            words=largest(claims) | {"kernels": f"{count:,.0f}"},
+        )
+
+
+def memory_bound(case: Case) -> Iterable[Draft]:
+    """Traffic of a family of kernels at the speed of memory, a finding a family."""
+    for family in FAMILIES:
+        claims = case.caused(family)
+        if case.is_worth_saying(claims):
+            estimated = float(claims.filter(pl.col("basis") == "estimated")["time_ns"].sum()) > 0.5 * float(
+                claims["time_ns"].sum()
+            )
+            yield Draft(
+                claims,
+                "low: the bytes are not known, the kind of kernel is"
+                if estimated
+                else "medium: bytes modelled from shapes, at the bandwidth of the memory",
+                words=largest(claims) | {"family": family},
+                variant=_memory_variant(case, family),
+            )
+
+
+def _memory_variant(case: Case, family: str) -> str:
+    if family in ("embedding", "layout", "optimizer", "random", "sort"):
+        return family
+    return "compiled" if is_compiled(case) else ""
+
+
+def recomputation(case: Case) -> Iterable[Draft]:
+    """Forward work that runs again inside the backward pass: activation checkpointing."""
+    again = pl.col("recompute").fill_null(value=False) & ~pl.col("is_idle")
+    claims = case.losses.filter((again | (pl.col("wall") == "recompute")) & ~_is_communication())
+    if case.is_worth_saying(claims):
+        yield Draft(
+            claims,
+            "medium: the ops run again under backward nodes with the shapes of the forward pass",
+            words=largest(claims),
+        )
+
+
+def _is_communication() -> pl.Expr:
+    return (pl.col("kind") == "communication").fill_null(value=False)

@@ -1,0 +1,28 @@
+"""Remarks on how far the trace can be believed: no loss that a fix wins back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from trace_doctor.fixes.case import Case
+from trace_doctor.fixes.finding import Draft, largest
+
+UNEXPLAINED = ("queued but not started", "no host events")
+
+
+def unexplained_idle(case: Case) -> Iterable[Draft]:
+    """Idle time that the file does not explain, where it is much or most of the idle time."""
+    claims = case.caused(*UNEXPLAINED)
+    idle_ns = case.analysis.account.timeline.held_ns[-1]
+    if case.share(claims) >= case.limits.weighty_share and idle_ns:
+        part = float(claims["time_ns"].sum()) / idle_ns
+        top = claims.group_by("cause").agg(pl.col("time_ns").sum()).sort("time_ns")["cause"].cast(pl.String)[-1]
+        yield Draft(
+            claims,
+            "high: the trace has nothing on it",
+            words=largest(claims) | {"part": f"{part:.0%}", "most": "Most" if part > 0.5 else "Part"},
+            variant="" if top == UNEXPLAINED[0] else "host",
+            is_remark=True,
+        )
