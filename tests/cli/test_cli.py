@@ -226,7 +226,7 @@ def test_every_flag_reaches_its_option(options_of: Callable[..., Options]) -> No
 
 def test_every_option_has_a_flag() -> None:
     flags = {parameter.name for parameter in analyze.params}
-    assert set(Options.__struct_fields__) - {"thresholds"} <= flags
+    assert set(Options.__struct_fields__) - {"thresholds", "limits"} <= flags
     assert len([p for p in analyze.params if getattr(p, "section", "").startswith("Thresholds")]) == len(
         Thresholds.__struct_fields__
     )

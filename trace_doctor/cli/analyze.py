@@ -45,6 +45,7 @@ _output = partial(_option, "Report")
 _window = partial(_option, "Steps")
 _hardware = partial(_option, "Hardware")
 _work = partial(_option, "FLOPs")
+_rules = partial(_option, "Findings")
 _run = partial(_option, "Running")
 _threshold = partial(_option, "Thresholds of the accounting")
 
@@ -100,6 +101,13 @@ _threshold = partial(_option, "Thresholds of the accounting")
     metavar="FILE",
     help="TOML file of kernel-name patterns that come before the built-in ones.",
 )
+@_rules(
+    "--select",
+    multiple=True,
+    metavar="CODE",
+    help="Run these rules only: a code or a glob such as '*copy'. May repeat.",
+)
+@_rules("--ignore", multiple=True, metavar="CODE", help="Don't run these rules: a code or a glob. May repeat.")
 @_run(
     "--jobs",
     type=click.IntRange(min=1),

@@ -39,6 +39,12 @@ class Case(NamedTuple):
         """Length of the GPU's window."""
         return self.analysis.account.window_ns
 
+    @property
+    def per(self) -> str:
+        """What counts are given for, in words."""
+        has_steps = self.analysis.window.spans["number"].is_not_null().any()
+        return "a step" if has_steps else "in the window"
+
     def caused(self, *causes: str) -> pl.DataFrame:
         """The unclaimed losses of these causes of the ledger."""
         return self.losses.filter(pl.col("cause").cast(pl.String).is_in(causes))

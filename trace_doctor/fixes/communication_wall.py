@@ -23,10 +23,13 @@ DDP_FORWARD = r"DistributedDataParallel\.forward"
 
 
 def collectives_of(case: Case) -> pl.DataFrame:
-    """The collectives of the window with `best_ns`, the fastest of the same operation, group and size (null where it came once),
-    and `waited`: it took `waiting_ratio` times that."""
+    """The collectives of the window, compared with the fastest of the same operation, group and known size.
+
+    `best_ns`: its duration, null where the size is unknown or came once; `waited`: took `waiting_ratio` times that; `punctual`: did not.
+    """
     instances = case.kernels.filter(pl.col("kind") == "communication")
-    best = pl.when(pl.len().over(SIGNATURE) >= ENOUGH_REPEATS).then(pl.col("duration_ns").min().over(SIGNATURE))
+    is_comparable = (pl.len().over(SIGNATURE) >= ENOUGH_REPEATS) & pl.col("message_bytes").is_not_null()
+    best = pl.when(is_comparable).then(pl.col("duration_ns").min().over(SIGNATURE))
     return instances.with_columns(best_ns=best).with_columns(
         waited=(
             (pl.col("duration_ns") >= case.limits.waiting_ratio * pl.col("best_ns"))
@@ -128,15 +131,16 @@ def slow_link(case: Case) -> Iterable[Draft]:
         .otherwise(limits.slow_network_bandwidth),
     )
     slow = best.filter(pl.col("bandwidth") < pl.col("expected"))
-    claims = case.caused(*EXPOSED).join(slow.select(*SIGNATURE, "bandwidth"), on=SIGNATURE, nulls_equal=True)
-    if case.is_worth_saying(claims):
-        worst = slow.sort("bandwidth").row(0, named=True)
-        yield Draft(
-            claims.drop("bandwidth"),
-            "medium: the bandwidth is measured, but one rank alone can't tell a slow link from waiting for another rank",
-            words=_collective_words(claims) | {"bandwidth": f"{worst['bandwidth'] / 1e9:,.1f} GB/s"},
-            evidence=_by_collective(case, claims),
-        )
+    for exposed in _by_group(case):
+        guilty = exposed.join(slow, on=SIGNATURE, how="semi", nulls_equal=True)
+        if case.is_worth_saying(exposed) and float(guilty["time_ns"].sum()) >= MOSTLY * float(exposed["time_ns"].sum()):
+            bandwidth = float(slow.join(guilty, on=SIGNATURE, how="semi", nulls_equal=True)["bandwidth"].min())  # type: ignore[arg-type]
+            yield Draft(
+                exposed,
+                "medium: the bandwidth is measured, but one rank alone can't tell a slow link from waiting for another rank",
+                words=_collective_words(exposed) | {"bandwidth": f"{bandwidth / 1e9:,.1f} GB/s"},
+                evidence=_by_collective(case, exposed),
+            )
 
 
 def small_collectives(case: Case) -> Iterable[Draft]:
@@ -149,7 +153,7 @@ def small_collectives(case: Case) -> Iterable[Draft]:
         yield Draft(
             claims,
             "high: sizes and times are recorded",
-            words=_collective_words(claims) | {"count": f"{count:,.0f}"},
+            words=_collective_words(claims) | {"per": case.per, "count": f"{count:,.0f}"},
             evidence=_by_collective(case, claims),
         )
 

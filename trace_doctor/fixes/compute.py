@@ -19,6 +19,9 @@ PERSISTENT = r"(?i)nvjet|sm(90|100)_|persistent|stream_?k"
 """Kernels whose grid is the number of SMs whatever the shape."""
 ALIGNMENT = {"bf16": 8, "fp16": 8, "fp8": 16, "tf32": 4}
 """Elements that a tensor core's operand rows should be a multiple of: 16 bytes."""
+UNALIGNED = r"align([124])(?!\d)"
+"""CUTLASS and cuBLAS name the alignment that the operands allowed, in elements."""
+FEW_TILES = 0.6
 BADLY = 0.5
 """A matmul below half of its roofline is slow for a reason."""
 GEMM_BOUND = 0.6
@@ -102,7 +105,7 @@ def _reasons(case: Case) -> pl.DataFrame:
     shapes = case.analysis.trace.ops["shapes"]
     slow = slow.with_columns(shape=shapes.gather(slow["op_row"]).cast(pl.String))
     processors = case.analysis.trace.meta.devices[case.analysis.number].multiprocessors
-    known = {text: _dimensions(text) for text in slow["shape"].unique().drop_nulls()}
+    known = {text: _columns(text) for text in slow["shape"].unique().drop_nulls()}
     blocks = {text: _blocks(text) for text in slow["grid"].cast(pl.String).unique().drop_nulls()}
     rows = [
         (activity, reason, shape)
@@ -111,35 +114,34 @@ def _reasons(case: Case) -> pl.DataFrame:
         )
         .unique("activity")
         .iter_rows()
-        if (reason := _reason(name, known.get(shape, ()), dtype, blocks.get(grid), processors))
+        if (reason := _reason(name, known.get(shape), dtype, blocks.get(grid), processors))
     ]
     return pl.DataFrame(rows, schema={"activity": pl.UInt32, "reason": pl.String, "shape": pl.String}, orient="row")
 
 
 def _reason(
-    name: str, dimensions: tuple[int, ...], dtype: str | None, blocks: int | None, processors: int | None
+    name: str, columns: int | None, dtype: str | None, blocks: int | None, processors: int | None
 ) -> str | None:
+    """Unaligned rows, as the kernel's name or the number of columns shows, then a grid that leaves SMs empty."""
     step = ALIGNMENT.get(dtype or "")
-    odd = [size for size in dimensions if step and size % step]
-    if odd:
-        return f"{odd[0]} is no multiple of {step}"
-    if blocks and processors and blocks < 0.6 * processors and not re.search(PERSISTENT, name):
-        return f"its {blocks} tiles fill {blocks} of {processors} SMs"
+    if step and columns and columns % step:
+        return f"{columns} columns are no multiple of {step}"
+    if step and (aligned := re.search(UNALIGNED, name)) and int(aligned[1]) < step:
+        return f"rows aligned to {aligned[1]} of {step} elements"
+    if blocks and processors and blocks < FEW_TILES * processors and not re.search(PERSISTENT, name):
+        return f"{blocks} tiles for {processors} SMs"
     return None
 
 
-def _dimensions(text: str) -> tuple[int, ...]:
-    """The sizes of the last two dimensions of the matrices in `Input Dims`."""
+def _columns(text: str) -> int | None:
+    """Columns of the right matrix in `Input Dims`, the last argument with two dimensions or more; null where there are not two."""
     try:
         shapes = json.loads(text)
     except ValueError:
-        return ()
-    matrices = [
-        shape
-        for shape in shapes
-        if isinstance(shape, list) and len(shape) >= 2 and all(isinstance(n, int) for n in shape)
-    ]
-    return tuple(dict.fromkeys(size for shape in matrices[:3] for size in shape[-2:] if size > 1))
+        return None
+    matrices = [shape for shape in shapes if isinstance(shape, list) and len(shape) >= 2]
+    last = matrices[-1][-1] if len(matrices) >= 2 else None
+    return last if isinstance(last, int) and last > 1 else None
 
 
 def _blocks(text: str) -> int | None:

@@ -10,13 +10,19 @@ from trace_doctor.fixes.case import Case
 from trace_doctor.fixes.finding import Draft, largest
 from trace_doctor.fixes.small_kernels import is_compiled
 
+POINTWISE_KERNEL = (
+    r"at::native::(\(anonymous namespace\)::)?(vectorized_|unrolled_)?elementwise_kernel|at::native::reduce_kernel"
+)
+"""What PyTorch runs for a single pointwise op or reduction; fused and foreach optimizers and compiled ones have other kernels."""
+MOST_OF = 0.8
 LAYOUT_KERNEL = (
     r"(?i)nchwTo(Nhwc|nchw)|nhwcToNchw|nchw_?to_?nhwc|nhwc_?to_?nchw"
     r"|batched_transpose|convertTensor|transformTensor|tensorTransform|SubTensorOp"
 )
 SOFTMAX_OP = r"^aten::_?softmax|^aten::_softmax_backward_data|Softmax"
-SCORES_OP = r"^aten::(bmm|baddbmm|matmul|mm)$"
-LOSS_OP = r"(?i)cross_?entropy|nll_loss|_?log_softmax|vocab_parallel|lm_head_loss"
+SCORES_OP = r"^aten::(bmm|baddbmm)$"
+"""What multiplies a batch of matrices: queries by keys. The last linear layer before a loss is no such op."""
+LOSS_OP = r"(?i)^aten::(cross_entropy|nll_loss|_?log_softmax)|^(Nll|LogSoftmax|CrossEntropy|VocabParallelCrossEntropy)"
 MANY_CLASSES_LOSS = ("loss", "softmax", "layout", "elementwise", "reduction")
 FAMILIES = (
     "elementwise",
@@ -35,19 +41,18 @@ LONGEST_SEGMENT = 10
 
 
 def unfused_optimizer(case: Case) -> Iterable[Draft]:
-    """An optimizer that loops over parameters: its many kernels, and the gaps between them."""
-    claims = case.losses.filter(pl.col("in_optimizer").fill_null(value=False) & ~_is_communication())
+    """An optimizer that loops over parameters: its many pointwise kernels, and the gaps between them."""
     kernels = case.kernels.filter("in_optimizer", pl.col("kind") == "compute")
-    names = kernels["name"].cast(pl.String)
-    fused = names.str.contains(r"(?i)multi_tensor_apply|FusedAdam|fused_adam|triton_|_fused_|foreach").fill_null(
-        value=False
-    )
-    loops = kernels.filter(~fused)
-    if case.is_worth_saying(claims) and len(loops) > case.limits.few_kernels * case.steps:
+    is_pointwise = pl.col("name").cast(pl.String).str.contains(POINTWISE_KERNEL).fill_null(value=False)
+    loop = kernels.filter(is_pointwise)
+    if len(loop) < case.limits.few_kernels * case.steps or len(loop) < MOST_OF * len(kernels):
+        return
+    claims = case.losses.filter(pl.col("in_optimizer").fill_null(value=False) & ~_is_communication())
+    if case.is_worth_saying(claims):
         yield Draft(
             claims,
             "high: the kernels and the gaps between them lie in the optimizer's step",
-            words=largest(claims) | {"kernels": f"{len(loops) / case.steps:,.0f}"},
+            words=largest(claims) | {"per": case.per, "kernels": f"{len(loop) / case.steps:,.0f}"},
         )
 
 
@@ -73,7 +78,7 @@ def unfused_attention(case: Case) -> Iterable[Draft]:
         yield Draft(
             claims,
             "high: softmax and masks run as kernels of their own between the two matmuls",
-            words=largest(claims) | {"kernels": f"{len(softmaxes) / case.steps:,.0f}"},
+            words=largest(claims) | {"per": case.per, "kernels": f"{len(softmaxes) / case.steps:,.0f}"},
         )
 
 
@@ -95,7 +100,7 @@ def layout_conversion(case: Case) -> Iterable[Draft]:
         yield Draft(
             claims,
             "high: the kernels do nothing else",
-            words=largest(claims) | {"kernels": f"{count:,.0f}"},
+            words=largest(claims) | {"per": case.per, "kernels": f"{count:,.0f}"},
         )
 
 

@@ -81,6 +81,7 @@ RULES: tuple[Rule, ...] = (
     # remarks
     Rule("profiler-overhead", whole("profiler overhead", confidence="high: the profiler's own ranges", is_remark=True)),
     Rule("unexplained-idle", trust.unexplained_idle),
+    Rule("untrusted-trace", trust.untrusted_trace),
     Rule("fp8-opportunity", compute.fp8_opportunity, (SHAPES, PEAK)),
 )  # fmt: skip
 
@@ -172,7 +173,7 @@ def _finding(group: Sequence[Found], analyses: Sequence[Analysis], window_ns: in
         wall=wall,
         cause=cause,
         severity=_severity(share, is_remark=all(one.draft.is_remark for one in group), limits=limits),
-        confidence=draft.confidence,
+        confidence=_confidence(largest),
         lost_ns=round(lost_ns),
         mfu_points=100 * share,
         scope=Scope(ranks=sorted(_ranks(group)), steps=sorted(_steps(group))),
@@ -189,6 +190,15 @@ def _finding(group: Sequence[Found], analyses: Sequence[Analysis], window_ns: in
             doc=f"docs/rules/{largest.code}.md",
         ),
     )
+
+
+def _confidence(one: Found) -> str:
+    """The rule's own, unless the loss is idle time that can't be believed."""
+    claims = one.draft.claims
+    idle_ns = float(claims.filter("is_idle")["time_ns"].sum())
+    if one.case.analysis.window.trust != "good" and idle_ns > 0.5 * float(claims["time_ns"].sum()):
+        return "low: idle time can't be believed in this trace"
+    return one.draft.confidence
 
 
 def _row(draft: Draft) -> tuple[Wall, str]:

@@ -24,7 +24,8 @@ def launch_bound(case: Case) -> Iterable[Draft]:
     yield Draft(
         claims,
         "high: the gaps end with kernels that were launched late, one launch close upon the other",
-        words=largest(claims) | {"kernels": f"{len(kernels) / case.steps:,.0f}", "typical": f"{typical_us:,.1f} us"},
+        words=largest(claims)
+        | {"per": case.per, "kernels": f"{len(kernels) / case.steps:,.0f}", "typical": f"{typical_us:,.1f} us"},
         variant=_variant(case),
         evidence=(
             Evidence(
@@ -68,7 +69,7 @@ def short_kernels(case: Case) -> Iterable[Draft]:
     yield Draft(
         claims,
         "medium: the shortest time of a kernel is the median of this trace's kernels without traffic",
-        words=largest(claims) | {"kernels": f"{len(kernels) / case.steps:,.0f}"},
+        words=largest(claims) | {"per": case.per, "kernels": f"{len(kernels) / case.steps:,.0f}"},
         variant="compiled" if is_compiled(case) else "",
         is_remark=case.share(claims) < case.limits.weighty_gaps_share,
     )

@@ -9,6 +9,7 @@ import polars as pl
 from trace_doctor.fixes.case import Case
 from trace_doctor.fixes.finding import Draft, largest
 
+MODEL_ERROR_SHARE = 0.03
 UNEXPLAINED = ("queued but not started", "no host events")
 
 
@@ -26,3 +27,18 @@ def unexplained_idle(case: Case) -> Iterable[Draft]:
             variant="" if top == UNEXPLAINED[0] else "host",
             is_remark=True,
         )
+
+
+def untrusted_trace(case: Case) -> Iterable[Draft]:
+    """A trace whose idle time, peak or FLOPs contradict themselves: nothing is lost, but nothing may be concluded either."""
+    window = case.analysis.window
+    if window.trust != "good":
+        yield Draft(
+            case.losses.clear(), "high: " + "; ".join(window.why), words={"why": "; ".join(window.why)}, is_remark=True
+        )
+    charges = case.analysis.account.charges
+    error = float(charges.filter(pl.col("cause") == "model error")["time_ns"].sum())
+    busy_ns = sum(case.analysis.account.timeline.held_ns[:2])
+    if busy_ns and abs(error) > MODEL_ERROR_SHARE * busy_ns:
+        why = f"FLOPs and peak miss the kernels' time by {abs(error) / busy_ns:.0%}"
+        yield Draft(case.losses.clear(), "high: " + why, words={"why": why}, variant="work", is_remark=True)
