@@ -1,0 +1,4 @@
+"""For each rule, simulated programs that must fire it and near ones that must not: `@fires(code, lost_ns=...)` and `@spares(code)`.
+
+A module for each module of rules. What a program costs is worked out by hand, from what its parts were built as.
+"""
