@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trace_doctor import Report, Trace, accounts, load
+from trace_doctor import Report, Trace, load
+from trace_doctor.accounts.assembly import assemble
 from trace_doctor.errors import TraceDoctorError
 from trace_doctor.options import Options
 from trace_doctor.pipeline import examine
@@ -62,7 +63,7 @@ def _wrong_with(path: Path, truth: dict[str, Any], name: str) -> Iterator[str]:
 
 def _report(trace: Trace, options: Options) -> Report:
     """What `analyze` gives, for a file that is loaded once."""
-    return accounts.report(examine(trace, options), options)
+    return assemble(examine(trace, options), options)
 
 
 def _broken_sums(report: Report) -> Iterator[str]:

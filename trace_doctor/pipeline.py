@@ -7,7 +7,9 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_doctor import accounts
+from trace_doctor.accounts.assembly import assemble
+from trace_doctor.accounts.warnings import BEATS_PEAK
+from trace_doctor.accounts.workload import model_flops
 from trace_doctor.classifiers.communication_wall import expected_bandwidth
 from trace_doctor.classifiers.ledger import Analysis, account
 from trace_doctor.fixes import registry
@@ -35,7 +37,7 @@ def analyze(paths: Sequence[str | Path], options: Options | None = None, *, prog
         shift = _shifted(progress, done, total)
         analyses += examine(source.load(file, jobs=options.jobs, progress=shift), options)
         done += file.stat().st_size
-    return registry.diagnose(accounts.report(analyses, options), analyses, options)
+    return registry.diagnose(assemble(analyses, options), analyses, options)
 
 
 def _shifted(progress: Progress | None, done: int, total: int) -> Progress | None:
@@ -94,7 +96,7 @@ def _examine_gpu(trace: Trace, window: Window, described: pl.DataFrame, number: 
             spans,
             peak_flops=peak_flops,
             memory_bandwidth=device.memory_bandwidth,
-            model_flops=accounts.model_flops(trace, options, steps=len(spans)),
+            model_flops=model_flops(trace, options, steps=len(spans)),
             thresholds=options.thresholds,
         ),
     )
@@ -105,7 +107,7 @@ def with_peaks(activities: pl.DataFrame, device: Device, peak_flops: float | Non
     ran_in = pl.coalesce(pl.col("dtype").cast(pl.String), pl.col("op_dtype"))
     fp32_peak, tf32_peak = devices.peak(device, "fp32"), devices.peak(device, "tf32")
     fp32_ns = 1e9 * pl.col("flops") / fp32_peak if fp32_peak and tf32_peak else pl.lit(None, pl.Float64)
-    too_fast = fp32_ns > accounts.BEATS_PEAK * pl.col("duration_ns")
+    too_fast = fp32_ns > BEATS_PEAK * pl.col("duration_ns")
     # an fp32 op whose kernel's name is silent, and that beats the fp32 peak, ran in TF32
     is_tf32 = pl.col("dtype").is_null() & (pl.col("op_dtype") == "fp32") & too_fast
     named = activities.with_columns(

@@ -44,6 +44,11 @@ class Analysis(NamedTuple):
     peak_flops: float | None
     account: Account
 
+    @property
+    def spans(self) -> pl.DataFrame:
+        """This GPU's part of the window: number, start_ns, end_ns."""
+        return self.window.spans.filter(pl.col("device") == self.number)
+
 
 def account(
     trace: Trace,

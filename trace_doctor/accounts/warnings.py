@@ -1,0 +1,120 @@
+"""What the reader must know: the loader's and the window's warnings, and peaks and FLOPs that can't be right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from trace_doctor.accounts.metrics import row_ns
+from trace_doctor.accounts.workload import job_flops, model_flops
+from trace_doctor.classifiers import charges
+from trace_doctor.classifiers.compute import counted_flops
+from trace_doctor.classifiers.ledger import Analysis
+from trace_doctor.options import Options
+from trace_doctor.report import LedgerRow, Message, WindowRow
+from trace_doctor.trace import Trace
+
+BEATS_PEAK = 1.03
+"""A kernel this many times faster than its peak allows: the peak, the count or the dtype is wrong."""
+MODEL_ERROR_SHARE = 0.03
+
+
+def warnings_of(
+    analyses: Sequence[Analysis],
+    traces: Sequence[Trace],
+    rows: Sequence[LedgerRow],
+    window: WindowRow,
+    options: Options,
+) -> list[Message]:
+    """All warnings of all GPUs, each once."""
+    found = [Message(code=w.code, message=w.message) for trace in traces for w in trace.meta.warnings]
+    found += [Message(code=w.code, message=w.message) for a in analyses for w in a.window.warnings]
+    for analysis in analyses:
+        found += _device_warnings(analysis)
+        found += _beaten_peaks(analysis)
+    found += _model_warnings(analyses, rows, window, options)
+    return list(dict.fromkeys(found))
+
+
+def _device_warnings(analysis: Analysis) -> list[Message]:
+    if analysis.peak_flops is not None:
+        return []
+    return [Message(code="unknown-peak", message=f"no MFU: the peak of this GPU is not known. {analysis.device.basis}")]
+
+
+def _beaten_peaks(analysis: Analysis) -> list[Message]:
+    """A kernel that beats its peak: a wrong peak or a wrong count; Winograd and FFT convolutions may do so honestly."""
+    sums = (
+        analysis.account.tensor.lazy()
+        .filter(pl.col("dtype_ns").is_not_null() & (pl.col("duration_ns") > 0))
+        .group_by("name", "ran_in")
+        .agg(pl.col("dtype_ns").sum(), took_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+        .with_columns(ratio=pl.col("dtype_ns") / pl.col("took_ns"), name=pl.col("name").cast(pl.String))
+        .filter(pl.col("ratio") > BEATS_PEAK)
+        .sort(["dtype_ns", "name"], descending=[True, False])
+        .collect()
+    )
+    honest = pl.col("name").str.contains("(?i)winograd|fft")
+    found = []
+    for code, frame, what in (
+        ("beats-peak", sums.filter(~honest), "the peak or the FLOP count is wrong"),
+        (
+            "beats-peak-by-algorithm",
+            sums.filter(honest),
+            "Winograd and FFT convolutions do fewer multiplications than are counted",
+        ),
+    ):
+        if not frame.is_empty():
+            name, dtype, ratio = frame.select("name", "ran_in", "ratio").row(0)
+            more = f" and {len(frame) - 1} more" if len(frame) > 1 else ""
+            found.append(
+                Message(
+                    code=code,
+                    message=f"{name[:120]}{more} ran at {ratio:.2f} x the {dtype or analysis.peak_dtype} peak: {what}",
+                )
+            )
+    return found
+
+
+def _model_warnings(
+    analyses: Sequence[Analysis], rows: Sequence[LedgerRow], window: WindowRow, options: Options
+) -> list[Message]:
+    found = []
+    mfu = row_ns(rows, charges.MFU) / window.duration_ns if window.duration_ns else 0
+    if mfu > 1:
+        found.append(
+            Message(code="mfu-above-one", message=f"MFU is {mfu:.3g}: the peak, the device or the FLOPs are wrong")
+        )
+    error, busy = (
+        row_ns(rows, charges.MODEL_ERROR),
+        sum(sum(a.account.timeline.held_ns[:2]) for a in analyses) / len(analyses),
+    )
+    if busy and abs(error) > MODEL_ERROR_SHARE * busy:
+        found.append(
+            Message(
+                code="model-error",
+                message=f"FLOPs and peak miss the kernels' time by {abs(error) / busy:.1%}: one of them is wrong",
+            )
+        )
+    for analysis in analyses:
+        given = model_flops(analysis.trace, options, steps=len(analysis.spans))
+        by_shapes = counted_flops(analysis.account.tensor)
+        if given is not None and by_shapes > given * (1 + 1e-6):
+            text = f"the shapes hold {by_shapes:.4g} FLOPs, the model count {given:.4g}: they contradict each other"
+            found.append(Message(code="flops-contradiction", message=text))
+    if any((analysis.account.tensor["recompute"]).any() for analysis in analyses):
+        found.append(
+            Message(
+                code="recompute",
+                message="activation recomputation found: it counts to HFU (hardware FLOPs utilisation), not to MFU",
+            )
+        )
+    if job_flops(options) is not None and not window.steps:
+        found.append(
+            Message(
+                code="one-step-assumed",
+                message="no steps in the trace: the window is taken as one step of the FLOPs given",
+            )
+        )
+    return found
