@@ -53,7 +53,7 @@ def nested(*names_and_values: tuple[str, dict[str, Any]]) -> list[Row]:
 
 def test_a_kernel_takes_its_ops_work() -> None:
     found = work(gemm(0, 10, 0), ops=nested(("aten::mm", MM)))
-    assert found.rows() == [(0, MM_FLOPS, MM_BYTES, "bf16", False, True, "aten::mm", 0)]
+    assert found.rows() == [(0, MM_FLOPS, MM_BYTES, "bf16", False, True, "aten::mm", 0, False)]
     assert found.columns == [
         "activity",
         "flops",
@@ -63,8 +63,26 @@ def test_a_kernel_takes_its_ops_work() -> None:
         "has_shapes",
         "formula_op",
         "op_row",
+        "multiplies_less",
     ]
     assert found.schema["op_row"] == found.schema["activity"] == pl.UInt32
+
+
+def test_a_plain_kernel_beside_winograd_transforms_multiplies_less_than_is_counted() -> None:
+    convolution = {
+        "shapes": "[[1, 4, 8, 8], [4, 4, 3, 3], [], [], [], []]",
+        "dtypes": '["float", "float", "ScalarList", "ScalarList", "ScalarList", "Scalar"]',
+        "concrete": '["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"]',
+    }
+    transform = "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(cudnn::winograd_nonfused::WinogradDataParams)"
+    ops = [
+        op(0, 50, "aten::cudnn_convolution", **convolution),
+        op(60, 30, "aten::cudnn_convolution", **convolution),
+        op(100, 50, "aten::mm", **MM),
+    ]
+    found = work(other(0, 5, 0, transform), gemm(5, 20, 0), gemm(60, 20, 1), gemm(100, 20, 2), ops=ops)
+    assert found["op_row"].to_list() == [None, 0, 1, 2]
+    assert found["multiplies_less"].to_list() == [True, True, False, False]
 
 
 def test_only_the_innermost_op_counts() -> None:
@@ -128,12 +146,12 @@ def test_copies_sets_and_communication_have_no_work() -> None:
 
 def test_an_unlinked_kernel_is_unknown() -> None:
     found = work(gemm(0, 10, None), ops=nested(("aten::mm", MM)))
-    assert found.rows() == [(0, None, None, None, False, False, None, None)]
+    assert found.rows() == [(0, None, None, None, False, False, None, None, False)]
 
 
 def test_a_trace_without_host_ops_is_unknown() -> None:
     found = work(gemm(0, 10, None), ops=[])
-    assert found.rows() == [(0, None, None, None, False, False, None, None)]
+    assert found.rows() == [(0, None, None, None, False, False, None, None, False)]
 
 
 def test_an_empty_trace_gives_no_rows() -> None:

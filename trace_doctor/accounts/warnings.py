@@ -10,7 +10,7 @@ from trace_doctor.accounts.metrics import row_ns
 from trace_doctor.accounts.workload import job_flops, model_flops
 from trace_doctor.classifiers import charges
 from trace_doctor.classifiers.compute import counted_flops
-from trace_doctor.classifiers.ledger import Analysis
+from trace_doctor.classifiers.ledger import Analysis, model_error_ns
 from trace_doctor.options import Options
 from trace_doctor.report import LedgerRow, Message, WindowRow
 from trace_doctor.trace import Trace
@@ -48,14 +48,14 @@ def _beaten_peaks(analysis: Analysis) -> list[Message]:
     sums = (
         analysis.account.tensor.lazy()
         .filter(pl.col("dtype_ns").is_not_null() & (pl.col("duration_ns") > 0))
-        .group_by("name", "ran_in")
+        .group_by("name", "ran_in", "multiplies_less")
         .agg(pl.col("dtype_ns").sum(), took_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
         .with_columns(ratio=pl.col("dtype_ns") / pl.col("took_ns"), name=pl.col("name").cast(pl.String))
         .filter(pl.col("ratio") > BEATS_PEAK)
         .sort(["dtype_ns", "name"], descending=[True, False])
         .collect()
     )
-    honest = pl.col("name").str.contains("(?i)winograd|fft")
+    honest = pl.col("multiplies_less")
     found = []
     for code, frame, what in (
         ("beats-peak", sums.filter(~honest), "the peak or the FLOP count is wrong"),
@@ -86,10 +86,8 @@ def _model_warnings(
         found.append(
             Message(code="mfu-above-one", message=f"MFU is {mfu:.3g}: the peak, the device or the FLOPs are wrong")
         )
-    error, busy = (
-        row_ns(rows, charges.MODEL_ERROR),
-        sum(sum(a.account.timeline.held_ns[:2]) for a in analyses) / len(analyses),
-    )
+    error = sum(model_error_ns(a.account) for a in analyses)
+    busy = sum(sum(a.account.timeline.held_ns[:2]) for a in analyses)
     if busy and abs(error) > MODEL_ERROR_SHARE * busy:
         found.append(
             Message(

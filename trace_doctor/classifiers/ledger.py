@@ -130,6 +130,13 @@ def partition(timeline: Timeline) -> Partition:
     )
 
 
+def model_error_ns(account: Account) -> float:
+    """Time that FLOPs and peak miss, but of Winograd and FFT convolutions, which do less than is counted."""
+    honest = account.tensor.filter("multiplies_less")["activity"]
+    errors = account.charges.filter(pl.col("cause").cast(pl.String) == charges.MODEL_ERROR.cause)
+    return float(errors.filter(~pl.col("activity").is_in(honest.implode()).fill_null(value=False))["time_ns"].sum())
+
+
 def ledger(account: Account) -> list[LedgerRow]:
     """The rows of one GPU in integer ns; each class of the sweep sums to what it held, so the whole sums to the window."""
     sums = summed(account.charges, "class", "wall", "cause")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
+from trace_doctor.classifiers.ledger import model_error_ns
 from trace_doctor.fixes.case import Case
 from trace_doctor.fixes.finding import Draft, largest
 
@@ -36,8 +37,7 @@ def untrusted_trace(case: Case) -> Iterable[Draft]:
         yield Draft(
             case.losses.clear(), "high: " + "; ".join(window.why), words={"why": "; ".join(window.why)}, is_remark=True
         )
-    charges = case.analysis.account.charges
-    error = float(charges.filter(pl.col("cause") == "model error")["time_ns"].sum())
+    error = model_error_ns(case.analysis.account)
     busy_ns = sum(case.analysis.account.timeline.held_ns[:2])
     if busy_ns and abs(error) > MODEL_ERROR_SHARE * busy_ns:
         why = f"FLOPs and peak miss the kernels' time by {abs(error) / busy_ns:.0%}"

@@ -18,7 +18,7 @@ import polars as pl
 
 from trace_doctor.trace import Trace
 from trace_doctor.work import attention, convolution, matmul, memory_ops, recompute
-from trace_doctor.work.ancestors import at, is_one_of, nearest
+from trace_doctor.work.ancestors import at, is_one_of, named, nearest
 from trace_doctor.work.shapes import DTYPES, Call, Work, parse
 
 Formula = Callable[[Call], Work | None]
@@ -39,15 +39,18 @@ _WORK_SCHEMA = {
     "is_tensor_op": pl.Boolean,
 }
 _WIDTHS = {word: width for width, word in DTYPES.values() if word} | {"tf32": 4}
+_FEWER_MULTIPLICATIONS = "(?i)winograd|fft"
 
 
 def estimate(trace: Trace) -> pl.DataFrame:
-    """One row per activity: activity, flops, bytes_moved, op_dtype, recompute, has_shapes, formula_op, op_row.
+    """One row per activity: activity, flops, bytes_moved, op_dtype, recompute, has_shapes, formula_op, op_row, multiplies_less.
 
     `flops` are those of tensor kernels, `bytes_moved` what a compute kernel must move at least; null is unknown. `op_dtype`
     is the op's dtype word ("bf16"; float32 says "fp32", whether it ran as TF32 only the kernel's name tells). `recompute`:
     forward work done again in backward. `has_shapes`: an op around the launch recorded its inputs. `formula_op` and
-    `op_row`: the op whose work this is. Kernels of a CUDA graph get nothing, for the op around the launch is not theirs.
+    `op_row`: the op whose work this is. `multiplies_less`: a kernel of that op says Winograd or FFT, convolutions that do
+    fewer multiplications than `flops` counts, in kernels that may have a plain name. Kernels of a CUDA graph get nothing,
+    for the op around the launch is not theirs.
     Needs `linking.link` and `kernels.classify` to have run.
     """
     ops = trace.ops.select("op", "parent", "sequence", "forward_thread", *_RECORDED)
@@ -65,6 +68,7 @@ def estimate(trace: Trace) -> pl.DataFrame:
         at(shapes, launches["op"]).is_not_null().alias("has_shapes"),
         at(ops["name"], launches["owner"]).cast(pl.String).alias("formula_op"),
         pl.col("owner").alias("op_row"),
+        "multiplies_less",
     )
 
 
@@ -153,7 +157,7 @@ def _work_row(call: Call) -> tuple[Any, ...] | None:
 
 
 def _launches(trace: Trace) -> pl.DataFrame:
-    """Activities with what decides their share: activity, op, duration_ns, is_tensor, is_other, width_bytes."""
+    """Activities with what decides their share: activity, op, duration_ns, is_tensor, is_other, width_bytes, multiplies_less."""
     activities = trace.activities
     is_compute = activities["kind"] == "compute"
     kind = at(trace.calls["kind"].cast(pl.String), activities["call"])
@@ -166,6 +170,7 @@ def _launches(trace: Trace) -> pl.DataFrame:
         (is_tensor & direct).alias("is_tensor"),
         (~is_tensor & direct).alias("is_other"),
         _widths(activities).alias("width_bytes"),
+        named(activities["name"], _FEWER_MULTIPLICATIONS).fill_null(value=False).alias("multiplies_less"),
     )
 
 
@@ -185,7 +190,11 @@ def _owners(launches: pl.DataFrame, ops: pl.DataFrame, works: pl.DataFrame) -> p
     for_tensor = for_tensor.set(at(composite, for_tensor).fill_null(value=False), None)
     for_other = at(near_any, launches["op"]).set(~launches["is_other"], None)
     for_other = for_other.set(at(used, for_other).fill_null(value=False), None)
-    return launches.with_columns(pl.coalesce(for_tensor, for_other).alias("owner"))
+    transforming = at(near_heavy, launches["op"]).filter(launches["multiplies_less"]).drop_nulls()
+    return launches.with_columns(
+        pl.coalesce(for_tensor, for_other).alias("owner"),
+        multiplies_less=pl.col("multiplies_less") | for_tensor.is_in(transforming.implode()).fill_null(value=False),
+    )
 
 
 def _split(launches: pl.DataFrame) -> pl.DataFrame:
