@@ -301,6 +301,13 @@ def test_triton_templates_multiply_three_matrices_in_any_layout() -> None:
     assert work_of(Call("triton_tem_fused_addmm_3", arguments((6,), (4, 8), (6, 8), (4, 6)))) is None
 
 
+def test_a_product_with_its_own_transpose_needs_one_triangle() -> None:
+    gram = Call("XXT_kernel_0", arguments((2, 4, 8), (2, 4, 4)) + flags("4", "8"))
+    assert work_of(gram) == Work(2 * 8 * 4 * 5, Volume(2.0 * (64 + 32)), "bf16")
+    assert work_of(Call("ba_plus_cAA_kernel", arguments((6, 6), (6, 6)))) == Work(6 * 6 * 7, Volume(2.0 * 72), "bf16")
+    assert work_of(Call("XXT_kernel", arguments((4, 8), (8, 8)))) is None
+
+
 def test_shapes_that_do_not_fit_have_no_work() -> None:
     assert work_of(Call("aten::mm", arguments((3, 5), (6, 7)))) is None
     assert work_of(Call("aten::add", arguments((3, 5), (4, 5)))) is None

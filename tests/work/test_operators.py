@@ -249,3 +249,38 @@ def test_an_attention_forward_inside_backward_is_recompute() -> None:
         node(3, "aten::mm", 0, **MM),
     ]
     assert [recomputed(*rows, launched_by=row) for row in range(4)] == [False, True, False, False]
+
+
+CONVOLUTION = {
+    "shapes": "[[1, 2, 4, 4], [3, 2, 1, 1], [], [], [], [], [], [], []]",
+    "dtypes": '["c10::Half", "c10::Half", "", "ScalarList", "ScalarList", "ScalarList", "Scalar", "ScalarList", "Scalar"]',
+    "concrete": '["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1"]',
+}
+CONVOLUTION_BYTES = 2.0 * (32 + 6 + 48)
+
+
+def test_kernels_that_change_the_layout_for_a_convolution_move_one_of_its_three_tensors_each() -> None:
+    found = work(
+        other(0, 5, 0, "batched_transpose_32x32_half"),
+        gemm(5, 10, 0),
+        other(15, 3, 0, "batched_transpose_16x32_half"),
+        other(18, 1, 0, "SubTensorOpWithScalar1d"),
+        ops=nested(("aten::convolution", CONVOLUTION)),
+    )
+    assert found["bytes_moved"].to_list() == [
+        2 / 3 * CONVOLUTION_BYTES,
+        CONVOLUTION_BYTES,
+        2 / 3 * CONVOLUTION_BYTES,
+        1 / 3 * CONVOLUTION_BYTES,
+    ]
+    assert found["flops"].to_list() == [None, 2.0 * 16 * 6, None, None]
+
+
+def test_such_a_kernel_of_another_op_or_of_unknown_name_moves_nothing_known() -> None:
+    found = work(
+        other(0, 5, 0, "batched_transpose_32x32_half"),
+        other(5, 5, 0, "splitKreduce_kernel"),
+        gemm(10, 10, 0),
+        ops=nested(("aten::mm", MM)),
+    )
+    assert found["bytes_moved"].to_list() == [None, None, MM_BYTES]

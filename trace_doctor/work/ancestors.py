@@ -34,4 +34,4 @@ def named(names: pl.Series, pattern: str) -> pl.Series:
 
 def is_one_of(names: pl.Series, wanted: list[str]) -> pl.Series:
     """Whether a name (categorical) is one of these texts."""
-    return names.is_in(pl.Series(wanted, dtype=pl.String).cast(names.dtype)).fill_null(value=False)
+    return names.is_in(pl.Series(wanted, dtype=pl.String).cast(names.dtype).implode()).fill_null(value=False)

@@ -99,6 +99,19 @@ def triton_template(call: Call) -> Work | None:
     return Work(2.0 * multiplied, moved, word(tensors[0].dtype))
 
 
+def gram(call: Call) -> Work | None:
+    """`B * M * (M + 1) * K` of `A A^T` for `[B, M, K]`: the result is symmetric, so that one triangle of it is all that must be computed.
+
+    Unit FLOP. Muon's Triton kernels take A and the result; BLAS counts syrk the same way. Source: modded-nanogpt `XXT_kernel`,
+    `ba_plus_cAA_kernel`.
+    """
+    matrix, result = call.shape(0), call.shape(1)
+    if matrix is None or result is None or len(matrix) < 2 or result != (*matrix[:-1], matrix[-2]):
+        return None
+    dtype = call.argument(0).dtype
+    return Work(1.0 * numel(matrix) * (matrix[-2] + 1), read(call, 0, 1), word(dtype))
+
+
 def _result_shape(left: Shape, right: Shape) -> Shape | None:
     rows, inner = (left[-2] if len(left) > 1 else 1), left[-1]
     columns, shared = (right[-1], right[-2]) if len(right) > 1 else (1, right[0])

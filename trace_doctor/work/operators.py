@@ -57,6 +57,7 @@ def estimate(trace: Trace) -> pl.DataFrame:
     works = _works(ops)
     launches = _owners(_launches(trace), ops, works)
     shares = _split(launches.join(works, left_on="owner", right_on="op", how="left", maintain_order="left"))
+    shares = _serve(shares, trace.activities["name"], ops["name"], works)
     again = recompute.find(ops, attention_forward())
     shapes = nearest(ops["parent"], ops["shapes"].is_not_null() & ~is_one_of(ops["shapes"], ["[]"]))
     return shares.select(
@@ -75,14 +76,18 @@ def estimate(trace: Trace) -> pl.DataFrame:
 @cache
 def formulas() -> tuple[dict[str, Formula], tuple[tuple[re.Pattern[str], Formula], ...]]:
     """The formulas of `formulas.toml`: by the op's name, and by a pattern of it."""
-    text = resources.files("trace_doctor.work").joinpath("formulas.toml").read_text(encoding="utf-8")
     by_name: dict[str, Formula] = {}
     by_pattern: list[tuple[re.Pattern[str], Formula]] = []
-    for entry in tomllib.loads(text)["formula"]:
+    for entry in _tables()["formula"]:
         formula = _formula(entry)
         by_name |= dict.fromkeys(entry.get("ops", []), formula)
         by_pattern += [(re.compile(pattern), formula) for pattern in entry.get("patterns", [])]
     return by_name, tuple(by_pattern)
+
+
+@cache
+def _tables() -> dict[str, list[dict[str, Any]]]:
+    return tomllib.loads(resources.files("trace_doctor.work").joinpath("formulas.toml").read_text(encoding="utf-8"))
 
 
 def formula_of(name: str) -> Formula | None:
@@ -178,7 +183,8 @@ def _owners(launches: pl.DataFrame, ops: pl.DataFrame, works: pl.DataFrame) -> p
     """Launches with `owner`: the op whose work they do.
 
     A tensor kernel takes the nearest op with a formula for FLOPs, unless that op holds another such op whose kernels have the
-    work already. Other kernels take the nearest op with any formula; where its work went to tensor kernels they get none.
+    work already. Other kernels take the nearest op with any formula; where its work went to tensor kernels they get none,
+    but `served` names it.
     """
     heavy = _marked(works.filter("is_tensor_op")["op"], ops.height)
     any_work = _marked(works["op"], ops.height)
@@ -193,6 +199,7 @@ def _owners(launches: pl.DataFrame, ops: pl.DataFrame, works: pl.DataFrame) -> p
     transforming = at(near_heavy, launches["op"]).filter(launches["multiplies_less"]).drop_nulls()
     return launches.with_columns(
         pl.coalesce(for_tensor, for_other).alias("owner"),
+        at(nearest(ops["parent"], used), launches["op"]).set(~launches["is_other"], None).alias("served"),
         multiplies_less=pl.col("multiplies_less") | for_tensor.is_in(transforming.implode()).fill_null(value=False),
     )
 
@@ -208,6 +215,26 @@ def _split(launches: pl.DataFrame) -> pl.DataFrame:
         pl.when("is_tensor").then(pl.col("flops") * share).alias("flops"),
         ((pl.col("known_bytes") + untyped) * share).alias("bytes_moved"),
     )
+
+
+def _serve(shares: pl.DataFrame, kernels: pl.Series, names: pl.Series, works: pl.DataFrame) -> pl.DataFrame:
+    """Bytes of kernels that serve a tensor op (layout changes, casts): what the table says of the op's least traffic."""
+    pairs = shares.select("served", "owner", kernel=kernels, op_name=at(names, shares["served"]))
+    texts = pairs.filter(pl.col("served").is_not_null(), pl.col("owner").is_null()).select("kernel", "op_name").unique()
+    rules = [
+        pl.when(
+            pl.col("kernel").cast(pl.String).str.contains("|".join(rule["kernels"])),
+            pl.col("op_name").cast(pl.String).str.contains("|".join(rule["ops"])),
+        ).then(rule["moved"])
+        for rule in _tables()["served"]
+    ]
+    moved = texts.with_columns(pl.coalesce(*rules).alias("moved"))
+    traffic = works.select("op", served_bytes="known_bytes")
+    found = pairs.join(moved, on=["kernel", "op_name"], how="left", maintain_order="left").join(
+        traffic, left_on="served", right_on="op", how="left", maintain_order="left"
+    )
+    served = found.select(pl.col("moved") * pl.col("served_bytes"))["moved"]
+    return shares.with_columns(bytes_moved=pl.coalesce("bytes_moved", served))
 
 
 def _widths(activities: pl.DataFrame) -> pl.Series:
