@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from trace_doctor.fixes.case import Case
+from trace_doctor.fixes.case import Case, launched_inside
 from trace_doctor.fixes.finding import Draft, largest
 from trace_doctor.report import Evidence
 
@@ -61,20 +61,12 @@ def same_stream(case: Case) -> Iterable[Draft]:
 
 def repeated_all_reduce(case: Case) -> Iterable[Draft]:
     """Gradients all-reduced in every micro-batch of an accumulated step: all but the last are for nothing."""
-    reduced = case.caused(*EXPOSED).filter(
-        (pl.col("operation") == "all_reduce") & (pl.col("message_bytes") >= case.limits.small_message_bytes)
-    )
+    reductions = _gradient_reductions(case)
     passes = _forward_passes(case)
-    optimizer_steps = case.kernels.filter("in_optimizer")["activity"].len()
-    per_step = (
-        case.kernels.filter(
-            (pl.col("operation") == "all_reduce") & (pl.col("message_bytes") >= case.limits.small_message_bytes)
-        )
-        .group_by("message_bytes")
-        .len()
-    )
-    if passes < ENOUGH_REPEATS or not optimizer_steps or not case.is_worth_saying(reduced):
+    reduced = case.caused(*EXPOSED).join(reductions, on="activity", how="semi")
+    if passes < ENOUGH_REPEATS or not case.kernels["in_optimizer"].any() or not case.is_worth_saying(reduced):
         return
+    per_step = reductions.group_by("message_bytes").len()
     if (per_step["len"] % (passes * case.steps) == 0).all():
         yield Draft(
             reduced.with_columns(time_ns=pl.col("time_ns") * (passes - 1) / passes),
@@ -82,6 +74,15 @@ def repeated_all_reduce(case: Case) -> Iterable[Draft]:
             words=_collective_words(reduced) | {"passes": str(passes)},
             evidence=_by_collective(case, reduced),
         )
+
+
+def _gradient_reductions(case: Case) -> pl.DataFrame:
+    """Large all-reduces of the groups that reduce nothing in the forward pass, as tensor parallelism would."""
+    in_forward = launched_inside(case.analysis.trace, case.kernels, DDP_FORWARD)
+    large = case.kernels.with_columns(in_forward=in_forward).filter(
+        (pl.col("operation") == "all_reduce") & (pl.col("message_bytes") >= case.limits.small_message_bytes)
+    )
+    return large.filter(~pl.col("in_forward").any().over("group"))
 
 
 def _forward_passes(case: Case) -> int:
