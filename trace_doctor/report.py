@@ -51,6 +51,10 @@ class DeviceRow(Struct, frozen=True, kw_only=True):
     memory_bandwidth: float | None = None
     link_bandwidth: float | None = None
     """B/s of one GPU's links to its node, one direction."""
+    link: str | None = None
+    """What these links are, e.g. NVLink4."""
+    pcie_bandwidth: float | None = None
+    """B/s of PCIe, one direction, 16 lanes."""
     best_matmul_flops: float | None = None
     """FLOP/s that the best matmul reaches on this device, where someone measured it."""
     basis: str = ""
@@ -77,12 +81,28 @@ class StepTime(Struct, frozen=True, kw_only=True):
     p90: float | None = None
 
 
+class StepDifference(Struct, frozen=True, kw_only=True):
+    """A row of a slow step's ledger beside the same row of the median step."""
+
+    wall: Wall
+    cause: str
+    time_ns: int
+    median_ns: int
+    """Its time in the median step."""
+    name: str | None = None
+    """The kernel, op or host range that changed most."""
+
+
 class Step(Struct, frozen=True, kw_only=True):
     number: int
     start_ns: int
     duration_ns: int
     used: bool = True
     why_not: str | None = None
+    median_step: int | None = None
+    """Of a slow step: the number of the step it is held against, the one of median length."""
+    differences: list[StepDifference] = []
+    """Of a slow step: its ledger against the median step's, largest change first; the changes sum to the difference in duration."""
 
 
 class WindowRow(Struct, frozen=True, kw_only=True):
@@ -91,6 +111,23 @@ class WindowRow(Struct, frozen=True, kw_only=True):
     duration_ns: int = 0
     step_time_ns: StepTime = StepTime()
     steps: list[Step] = []
+
+
+class Utilisation(Struct, frozen=True, kw_only=True):
+    """How much of one resource the GPU used, as a mean over the window."""
+
+    name: Literal["gpu", "tensor", "memory_bandwidth", "pcie", "link", "network"]
+    value: float | None = None
+    """Share of `limit`, or of the window where there is none."""
+    basis: Basis | None = None
+    of: str = ""
+    """What a value of 1 stands for."""
+    rate: float | None = None
+    """B/s."""
+    limit: float | None = None
+    """B/s."""
+    why: str | None = None
+    """Why the value is null."""
 
 
 class Metrics(Struct, frozen=True, kw_only=True):
@@ -111,6 +148,8 @@ class Metrics(Struct, frozen=True, kw_only=True):
     pcie_utilisation: float | None = None
     link_utilisation: float | None = None
     communication_overlap: float | None = None
+    utilisations: list[Utilisation] = []
+    """The utilisations above, each with what it rests on; those that don't apply (no collectives) are left out."""
 
 
 class Partition(Struct, frozen=True, kw_only=True):
@@ -131,6 +170,7 @@ class Top(Struct, frozen=True, kw_only=True):
     op: str | None = None
     time_ns: int = 0
     count: int = 0
+    """As the row, a mean over GPUs."""
 
 
 class LedgerRow(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from tests.simulator import Run, kineto
-from trace_doctor import Report, accounts, analyze
+from trace_doctor import Report, analyze
+from trace_doctor.accounts.assembly import assemble
 from trace_doctor.fixes import registry
 from trace_doctor.options import Options
 from trace_doctor.pipeline import examine
@@ -63,7 +64,7 @@ def report_of(*sources: Run | Trace, options: Options | None = None) -> Report:
     traces = [source for source in sources if isinstance(source, Trace)]
     if traces:
         analyses = [analysis for trace in traces for analysis in examine(trace, options)]
-        return registry.diagnose(accounts.report(analyses, options), analyses, options)
+        return registry.diagnose(assemble(analyses, options), analyses, options)
     with TemporaryDirectory() as folder:
         runs = [source for source in sources if isinstance(source, Run)]
         paths = [kineto.write(run, Path(folder) / f"rank{place}.json") for place, run in enumerate(runs)]

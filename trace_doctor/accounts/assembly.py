@@ -12,6 +12,7 @@ from trace_doctor.accounts.coverage import coverage_of
 from trace_doctor.accounts.gpus import gpu_row
 from trace_doctor.accounts.metrics import mean_metrics
 from trace_doctor.accounts.warnings import warnings_of
+from trace_doctor.accounts.window import mean_window
 from trace_doctor.accounts.workload import workload_of
 from trace_doctor.classifiers.ledger import Analysis
 from trace_doctor.options import Options
@@ -22,7 +23,7 @@ from trace_doctor.trace import Trace
 def assemble(analyses: Sequence[Analysis], options: Options) -> Report:
     """The report of all GPUs: sums hold in every row, and in the means."""
     gpus = [gpu_row(analysis, options) for analysis in analyses]
-    window = means.mean_window(analyses)
+    window = mean_window(analyses, outlier_ratio=options.limits.outlier_ratio)
     merged_partition = means.mean_partition([gpu.partition for gpu in gpus], window.duration_ns)
     rows = means.mean_ledger(analyses, [gpu.ledger for gpu in gpus], window.duration_ns)
     traces = _unique(analysis.trace for analysis in analyses)
@@ -63,6 +64,8 @@ def _device(analyses: Sequence[Analysis]) -> DeviceRow:
         peak_dtype=analyses[0].peak_dtype if analyses[0].peak_flops else None,
         memory_bandwidth=device.memory_bandwidth,
         link_bandwidth=device.link_bandwidth,
+        link=device.link,
+        pcie_bandwidth=device.pcie_bandwidth,
         best_matmul_flops=device.best_matmul_flops,
         basis=device.basis,
     )

@@ -6,41 +6,12 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from trace_doctor.accounts.metrics import step_time
 from trace_doctor.classifiers.intervals import share_out
-from trace_doctor.classifiers.ledger import TOP_NAMES, Analysis, rows_of, summed, tops
+from trace_doctor.classifiers.ledger import Analysis, rows_of, summed, tops
 from trace_doctor.classifiers.timeline import COMMUNICATION
-from trace_doctor.report import Collective, Counts, LedgerRow, Partition, Spread, Step, WindowRow
+from trace_doctor.report import Collective, Counts, LedgerRow, Partition, Spread
 
 MANY_COLLECTIVES = 50
-
-
-def mean_window(analyses: Sequence[Analysis]) -> WindowRow:
-    """The window with its steps, each as long as its mean over the GPUs."""
-    steps = pl.concat([a.window.steps.filter(pl.col("device") == a.number) for a in analyses])
-    merged = (
-        steps.group_by("number", maintain_order=True)
-        .agg(
-            pl.col("start_ns").min(),
-            duration_ns=(pl.col("end_ns") - pl.col("start_ns")).mean().round().cast(pl.Int64),
-            used=pl.col("used").any(),
-            why_not=pl.col("why_not").first(),
-        )
-        .sort("start_ns", "number")
-    )
-    listed = [
-        Step(number=number, start_ns=start, duration_ns=duration, used=used, why_not=None if used else why)
-        for number, start, duration, used, why in merged.iter_rows()
-    ]
-    durations = pl.Series([step.duration_ns for step in listed if step.used], dtype=pl.Int64)
-    starts: list[int] = [start for a in analyses for start in a.spans["start_ns"].to_list()]
-    return WindowRow(
-        rule=analyses[0].window.rule,
-        start_ns=min(starts, default=0),
-        duration_ns=round(sum(a.account.window_ns for a in analyses) / len(analyses)),
-        step_time_ns=step_time(durations),
-        steps=listed,
-    )
 
 
 def mean_partition(parts: Sequence[Partition], window_ns: int) -> Partition:
@@ -73,8 +44,8 @@ def mean_ledger(analyses: Sequence[Analysis], ledgers: Sequence[list[LedgerRow]]
     )
     means = summed(rows, "wall", "cause").with_columns(pl.col("time_ns") / len(ledgers)).sort("wall", "cause")
     shares = means.with_columns(time_ns=share_out(means.select("time_ns"), window_ns))
-    top = tops(pl.concat([analysis.account.charges for analysis in analyses]))
-    return rows_of(shares, window_ns, {key: names[:TOP_NAMES] for key, names in top.items()})
+    top = tops(pl.concat([analysis.account.charges for analysis in analyses]), gpus=len(analyses))
+    return rows_of(shares, window_ns, top)
 
 
 def sum_counts(counts: Sequence[Counts]) -> Counts:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from trace_doctor.accounts.utilisations import mean_utilisations, utilisations_of, weighted
 from trace_doctor.accounts.workload import covered, job_flops
 from trace_doctor.classifiers import charges
 from trace_doctor.classifiers.ledger import Analysis, partition
-from trace_doctor.classifiers.timeline import IDLE, TENSOR
 from trace_doctor.options import Options
 from trace_doctor.report import Gpu, LedgerRow, Metrics, StepTime
 
@@ -38,7 +38,7 @@ def row_ns(rows: Sequence[LedgerRow], row: charges.Row) -> int:
 
 def metrics_of(analysis: Analysis, rows: Sequence[LedgerRow], options: Options) -> Metrics:
     """The metrics of one GPU; `rows`: its ledger."""
-    window_ns, held = analysis.account.window_ns, analysis.account.timeline.held_ns
+    window_ns = analysis.account.window_ns
     parts = partition(analysis.account.timeline)
     low, high, is_proven = _mfu_bounds(analysis, rows, options)
     mfu = low if is_proven else None
@@ -47,6 +47,8 @@ def metrics_of(analysis: Analysis, rows: Sequence[LedgerRow], options: Options) 
     durations = used_durations(analysis)
     tokens = options.tokens_per_step
     step_ns = durations.mean()
+    utilisations = utilisations_of(analysis)
+    used = {utilisation.name: utilisation.value for utilisation in utilisations}
     return Metrics(
         mfu=mfu,
         mfu_low=low,
@@ -55,9 +57,13 @@ def metrics_of(analysis: Analysis, rows: Sequence[LedgerRow], options: Options) 
         mfu_by_peak={} if mfu is None else _by_peak(analysis, rows),
         achieved_flops=None if mfu is None or analysis.peak_flops is None else mfu * analysis.peak_flops,
         tokens_per_s=1e9 * tokens / step_ns if tokens and isinstance(step_ns, float) and step_ns > 0 else None,
-        gpu_utilisation=1 - held[IDLE] / window_ns,
-        tensor_share=held[TENSOR] / window_ns,
+        gpu_utilisation=used["gpu"],
+        tensor_share=used["tensor"],
+        memory_bandwidth_utilisation=used["memory_bandwidth"],
+        pcie_utilisation=used["pcie"],
+        link_utilisation=used.get("link"),
         communication_overlap=parts.overlapped_communication_ns / communication if communication else None,
+        utilisations=utilisations,
     )
 
 
@@ -103,16 +109,13 @@ def mean_metrics(gpus: Sequence[Gpu]) -> Metrics:
     if len(gpus) == 1:
         return gpus[0].metrics
     weights = [gpu.window.duration_ns for gpu in gpus]
-
-    def mean(name: str) -> float | None:
-        values = [getattr(gpu.metrics, name) for gpu in gpus]
-        known = [(v, w) for v, w in zip(values, weights, strict=True) if v is not None]
-        return sum(v * w for v, w in known) / sum(w for _, w in known) if len(known) == len(values) else None
-
-    fields = [name for name in Metrics.__struct_fields__ if name != "mfu_by_peak"]
-    common = set.intersection(*(set(gpu.metrics.mfu_by_peak) for gpu in gpus))
+    fields = [name for name in Metrics.__struct_fields__ if name not in ("mfu_by_peak", "utilisations")]
     by_peak = {
-        d: sum(g.metrics.mfu_by_peak[d] * w for g, w in zip(gpus, weights, strict=True)) / sum(weights)
-        for d in sorted(common)
+        dtype: weighted([gpu.metrics.mfu_by_peak.get(dtype) for gpu in gpus], weights)
+        for dtype in sorted({dtype for gpu in gpus for dtype in gpu.metrics.mfu_by_peak})
     }
-    return Metrics(mfu_by_peak=by_peak, **{name: mean(name) for name in fields})
+    return Metrics(
+        mfu_by_peak={dtype: mfu for dtype, mfu in by_peak.items() if mfu is not None},
+        utilisations=mean_utilisations([gpu.metrics.utilisations for gpu in gpus], weights),
+        **{name: weighted([getattr(gpu.metrics, name) for gpu in gpus], weights) for name in fields},
+    )

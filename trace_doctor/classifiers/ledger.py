@@ -158,12 +158,12 @@ def summed(parts: pl.DataFrame, *by: str) -> pl.DataFrame:
     )
 
 
-def tops(all_charges: pl.DataFrame) -> dict[tuple[str, str], list[Top]]:
-    """The largest contributors of each row."""
+def tops(all_charges: pl.DataFrame, *, gpus: int = 1) -> dict[tuple[str, str], list[Top]]:
+    """The largest contributors of each row, as means over the GPUs that the charges are of."""
     ranked = (
         all_charges.filter(pl.col("name").is_not_null())
         .group_by("wall", "cause", "name", "op")
-        .agg(pl.col("time_ns").sum().round().cast(pl.Int64), count=pl.len())
+        .agg((pl.col("time_ns").sum() / gpus).round().cast(pl.Int64), count=(pl.len() / gpus).ceil().cast(pl.Int64))
         .with_columns(pl.col("wall", "cause", "name", "op").cast(pl.String))
         .sort(["time_ns", "name", "op"], descending=[True, False, False])
         .group_by("wall", "cause", maintain_order=True)

@@ -71,6 +71,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     memory_bandwidth: float | None = None
     link_bandwidth: float | None = None
     """One direction, all links of the GPU together."""
+    link: str | None = None
+    """What these links are, e.g. NVLink4."""
     pcie_bandwidth: float | None = None
     """One direction, 16 lanes."""
     best_matmul_flops: float | None = None
@@ -230,6 +232,7 @@ def _known(info: DeviceInfo, row: Row, how: str) -> Device:
         peaks={dtype: value * 1e12 * part for dtype, value in row.peak_tflops.items()},
         memory_bandwidth=_scaled(row.memory_gb_s, 1e9 * part),
         link_bandwidth=_scaled(row.link_gb_s, 1e9 * part),
+        link=row.link,
         pcie_bandwidth=_scaled(table.pcie_gb_s.get(str(row.pcie_generation)), 1e9),
         best_matmul_flops=_scaled(row.best_matmul_tflops, 1e12 * part),
         basis=f"{row.id}, recognised {how}; confidence {row.confidence}, sources {', '.join(row.sources)}{scaled}{without}",

@@ -216,7 +216,6 @@ def _causes(report: Report) -> tuple[tuple[Cause, ...], str | None]:
 
 def _cause(report: Report, row: LedgerRow) -> Cause:
     label = text.WALLS[row.wall].label
-    gpus = len(report.gpus) or 1  # `top` is summed over the GPUs, the row is their mean
     used = sum(step.used for step in report.window.steps) or 1
     per_window = report.window.duration_ns or 1
     ranked = sorted(row.top, key=lambda top: -abs(top.time_ns))[:MOST_TOPS]
@@ -232,12 +231,12 @@ def _cause(report: Report, row: LedgerRow) -> Cause:
                 name=text.kernel(top.name),
                 # a collective's kernel says more than the op that recorded it
                 op=top.op if top.op != top.name and row.wall != "communication" else None,
-                times=text.count(top.count / gpus / used),
-                points=100 * top.time_ns / gpus / per_window,
-                time_ns=top.time_ns / gpus / per_window * step_ns(report),
+                times=text.count(top.count / used),
+                points=100 * top.time_ns / per_window,
+                time_ns=top.time_ns / per_window * step_ns(report),
             )
             for place, top in enumerate(ranked)
-            if abs(top.time_ns) / gpus / per_window >= (SMALLEST_SHARE if place else 0)
+            if abs(top.time_ns) / per_window >= (SMALLEST_SHARE if place else 0)
         ),
     )
 
