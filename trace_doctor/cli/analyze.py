@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trace_doctor.cli.options import SectionCommand, SectionOption
+from trace_doctor.cli.options import SectionCommand, SectionOption, complete_codes
 from trace_doctor.cli.quantities import BYTES_RATE, COUNT, FLOPS, FLOPS_RATE
 from trace_doctor.errors import OutputError, UsageError
 from trace_doctor.options import Options, Thresholds
@@ -105,9 +105,16 @@ _threshold = partial(_option, "Thresholds of the accounting")
     "--select",
     multiple=True,
     metavar="CODE",
+    shell_complete=complete_codes,
     help="Run these rules only: a code or a glob such as '*copy'. May repeat.",
 )
-@_rules("--ignore", multiple=True, metavar="CODE", help="Don't run these rules: a code or a glob. May repeat.")
+@_rules(
+    "--ignore",
+    multiple=True,
+    metavar="CODE",
+    shell_complete=complete_codes,
+    help="Don't run these rules: a code or a glob. May repeat.",
+)
 @_run(
     "--jobs",
     type=click.IntRange(min=1),

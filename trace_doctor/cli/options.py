@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class SectionOption(click.Option):
@@ -34,3 +37,14 @@ class SectionCommand(click.Command):
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+def complete_codes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Codes of rules for the shell to complete."""
+    from click.shell_completion import CompletionItem
+
+    from trace_doctor.fixes.pages import pages
+
+    return [
+        CompletionItem(page.code, help=page.summary) for page in pages().values() if page.code.startswith(incomplete)
+    ]
