@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
+
+GroupBy = Literal["kernel", "op", "module", "annotation"]
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,3 +87,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ignore: tuple[str, ...] = ()
     """Codes of the rules not to run, or globs of them."""
     limits: Limits = Limits()
+    top_kernels: int = 10
+    """Rows of the kernel table that formats for people show."""
+    group_by: GroupBy = "kernel"
+    """What a row of the kernel table stands for."""

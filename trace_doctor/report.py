@@ -291,6 +291,64 @@ class Collective(Struct, frozen=True, kw_only=True):
     expected_bus_bandwidth: float | None = None
 
 
+class KernelRow(Struct, frozen=True, kw_only=True):
+    """Kernels, copies and collectives of one name (or op, module, annotation): how long, how much work, how near the roofline."""
+
+    name: str
+    family: str | None = None
+    """What most of its time is: "gemm", "attention", "elementwise", ..., "communication", "copy"."""
+    dtype: str | None = None
+    """The dtype most of its tensor time ran in."""
+    op: str | None = None
+    """The op that launched most of it."""
+    count: int = 0
+    """On all GPUs together."""
+    time_ns: int = 0
+    """Exclusive time in the window, mean over GPUs."""
+    share: float = 0.0
+    """Of the window."""
+    duration_ns: Spread = Spread()
+    flops: float | None = None
+    """Of one launch, mean; null where less than half of the time has known work, as all that follows."""
+    bytes: float | None = None
+    """Moved at least by one launch, mean."""
+    intensity: float | None = None
+    """FLOPs per byte."""
+    ideal_ns: float | None = None
+    """What one launch must take by the device's specification: max(FLOPs / peak of its dtype, bytes / bandwidth)."""
+    achieved_flops: float | None = None
+    achieved_bandwidth: float | None = None
+    efficiency: float | None = None
+    """Ideal time / time."""
+    best_efficiency: float | None = None
+    """The same against what the best matmul was measured to reach on this device; null where nobody measured."""
+    bound: Literal["compute", "memory", "latency", "neither"] | None = None
+    """The roof it stands under; "latency": too short; "neither": inefficient."""
+
+
+class Kernels(Struct, frozen=True, kw_only=True):
+    """The kernel table, largest time first."""
+
+    group_by: Literal["kernel", "op", "module", "annotation"] = "kernel"
+    shown: int = 10
+    """How many rows formats for people show."""
+    rows: list[KernelRow] = []
+    more: int = 0
+    """Groups left out of the rows."""
+    more_ns: int = 0
+    """Their time."""
+
+
+class Roofline(Struct, frozen=True, kw_only=True):
+    """What "below the roofline" keeps for ever and what can be won, mean over GPUs; null where no best matmul was measured."""
+
+    below_ns: int | None = None
+    """The row of the ledger."""
+    kept_ns: int | None = None
+    """What the best measured matmul would lose as well."""
+    winnable_ns: int | None = None
+
+
 class Abstained(Struct, frozen=True, kw_only=True):
     code: str
     why: str
@@ -329,6 +387,8 @@ class Report(Struct, frozen=True, kw_only=True):
     findings: list[Finding] = []
     gpus: list[Gpu] = []
     collectives: list[Collective] = []
+    kernels: Kernels = Kernels()
+    roofline: Roofline = Roofline()
     counts: Counts = Counts()
     coverage: Coverage = Coverage()
     warnings: list[Message] = []

@@ -10,6 +10,7 @@ import polars as pl
 from trace_doctor.accounts import means
 from trace_doctor.accounts.coverage import coverage_of
 from trace_doctor.accounts.gpus import gpu_row
+from trace_doctor.accounts.kernels import below_the_roofline, kernel_table
 from trace_doctor.accounts.metrics import mean_metrics
 from trace_doctor.accounts.warnings import warnings_of
 from trace_doctor.accounts.window import mean_window
@@ -40,6 +41,8 @@ def assemble(analyses: Sequence[Analysis], options: Options) -> Report:
         ledger=rows,
         gpus=gpus,
         collectives=means.collectives(analyses),
+        kernels=kernel_table(analyses, options),
+        roofline=below_the_roofline(analyses),
         counts=means.sum_counts([gpu.counts for gpu in gpus]),
         coverage=coverage_of(analyses, traces),
         warnings=warnings_of(analyses, traces, rows, window, options),

@@ -30,6 +30,8 @@ class Account(NamedTuple):
     charges: pl.DataFrame
     """Columns: charges.SCHEMA."""
     window_ns: int
+    floor_ns: float
+    """Duration that no kernel goes below."""
 
 
 class Analysis(NamedTuple):
@@ -88,7 +90,7 @@ def account(
         _homeless(homeless, peak_flops),
     ]
     window_ns = int((spans["end_ns"] - spans["start_ns"]).sum())
-    return Account(timeline, tensor, pl.concat(parts), window_ns)
+    return Account(timeline, tensor, pl.concat(parts), window_ns, floor)
 
 
 def _gap_charges(segments: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from trace_doctor.cli.options import SectionCommand, SectionOption, complete_codes
 from trace_doctor.cli.quantities import BYTES_RATE, COUNT, FLOPS, FLOPS_RATE
 from trace_doctor.errors import OutputError, UsageError
-from trace_doctor.options import Options, Thresholds
+from trace_doctor.options import GroupBy, Options, Thresholds
 from trace_doctor.reporter import files
 
 if TYPE_CHECKING:
@@ -61,6 +61,21 @@ _threshold = partial(_option, "Thresholds of the accounting")
     metavar="FILE",
     multiple=True,
     help="Write the report to FILE: .json, .md, .markdown or .txt; '-' is stdout. May repeat.",
+)
+@_output(
+    "--top-kernels",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Rows of the kernel table.",
+)
+@_output(
+    "--group-by",
+    type=click.Choice(get_args(GroupBy)),
+    default="kernel",
+    show_default=True,
+    help="What a row of the kernel table stands for.",
 )
 @_output("--force", is_flag=True, help="Overwrite files that are there.")
 @_output(
