@@ -76,9 +76,7 @@ def _members(analysis: Analysis, options: Options) -> pl.DataFrame:
     names = scope(analysis.trace, options.group_by).gather(pieces["activity"])
     if options.group_by == "module":
         names = names.cast(pl.String).str.strip_prefix(MODULE_PREFIX).str.replace(MODULE_INSTANCE, "")
-    roofs = roofline.roofs(
-        pieces, memory_bandwidth=analysis.device.memory_bandwidth, best_share=best_share(analysis)
-    )
+    roofs = roofline.roofs(pieces, memory_bandwidth=analysis.device.memory_bandwidth, best_share=best_share(analysis))
     return roofs.select(
         names.alias("name"),
         "op_name",

@@ -64,8 +64,6 @@ def _forward_op(ops: pl.DataFrame) -> pl.Series:
     """For each op inside a backward node, the first op that recorded the node's sequence number forward; else null."""
     is_node = (ops["forward_thread"].fill_null(0) > 0) & (ops["sequence"].fill_null(-1) >= 0)
     node = nearest(ops["parent"], is_node)
-    forward = (
-        ops.filter(~is_node & (pl.col("sequence") >= 0)).group_by("sequence").agg(forward=pl.col("op").min())
-    )
+    forward = ops.filter(~is_node & (pl.col("sequence") >= 0)).group_by("sequence").agg(forward=pl.col("op").min())
     found = ops.select("sequence").join(forward, on="sequence", how="left", maintain_order="left")["forward"]
     return at(found, node)
