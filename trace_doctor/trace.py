@@ -168,6 +168,12 @@ def empty(schema: dict[str, Column]) -> pl.DataFrame:
     return pl.DataFrame(schema={name: column.dtype for name, column in schema.items()})
 
 
+def matches(names: pl.Series, pattern: str) -> pl.Series:
+    """Whether each name of a categorical column matches a regular expression (null: no), which each distinct one is asked once."""
+    distinct = names.unique().drop_nulls()
+    return names.is_in(distinct.filter(distinct.cast(pl.String).str.contains(pattern)).implode()).fill_null(value=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trace:
     """One profiler file."""

@@ -60,10 +60,9 @@ class Case(NamedTuple):
     def without(self, claims: pl.DataFrame) -> Case:
         """The case after a finding has claimed these losses, in full or in part."""
         taken = claims.group_by("row").agg(taken_ns=pl.col("time_ns").sum())
-        left = self.losses.join(taken, on="row", how="left", maintain_order="left").with_columns(
-            time_ns=pl.col("time_ns") - pl.col("taken_ns").fill_null(0)
-        )
-        return self._replace(losses=left.filter(pl.col("time_ns") > 0.5).drop("taken_ns"))
+        at = self.losses["row"].search_sorted(taken["row"])  # rows stay in order
+        left = self.losses["time_ns"].clone().scatter(at, self.losses["time_ns"].gather(at) - taken["taken_ns"])
+        return self._replace(losses=self.losses.with_columns(left).filter(left > 0.5))
 
 
 def case_of(analysis: Analysis, limits: Limits) -> Case:
@@ -71,13 +70,11 @@ def case_of(analysis: Analysis, limits: Limits) -> Case:
     kernels = by_activity(analysis.account.timeline.pieces).sort("start_ns", "activity")
     kernels = kernels.with_columns(in_optimizer=_in_optimizer(analysis.trace, kernels))
     losses = (
-        analysis.account.charges.lazy()
-        .with_row_index("row")
+        analysis.account.charges.with_row_index("row")
         .filter((pl.col("time_ns") > 0) & (pl.col("wall") != "mfu"))
         .with_columns(is_idle=pl.col("class") == IDLE)
         .drop("class")
-        .join(kernels.lazy().select("activity", *_OF_KERNELS), on="activity", how="left", maintain_order="left")
-        .collect()
+        .join(kernels.select("activity", *_OF_KERNELS), on="activity", how="left", maintain_order="left")
     )
     return Case(analysis, losses, kernels, max(1, _steps(analysis)), limits)
 

@@ -12,6 +12,7 @@ import polars as pl
 from trace_doctor.fixes.case import Case
 from trace_doctor.fixes.finding import Draft, largest
 from trace_doctor.hardware import devices
+from trace_doctor.trace import matches
 
 FLASH_2 = r"(^|[ :])(pytorch_)?flash::flash_(fwd|bwd)\w*_kernel"
 MEMORY_EFFICIENT = r"fmha_cutlass[FB]"
@@ -56,7 +57,12 @@ def _slow_without_flops(case: Case) -> pl.DataFrame:
 
 
 def _most(claims: pl.DataFrame, column: str) -> Any:
-    sums = claims.group_by(column).agg(pl.col("time_ns").sum()).filter(pl.col(column).is_not_null()).sort("time_ns")
+    sums = (
+        claims.group_by(column)
+        .agg(pl.col("time_ns").sum())
+        .filter(pl.col(column).is_not_null())
+        .sort("time_ns", column)
+    )
     return sums[column][-1] if len(sums) else None
 
 
@@ -67,8 +73,8 @@ def old_attention(case: Case) -> Iterable[Draft]:
     patterns = [pattern for pattern, since in ((FLASH_2, 9), (MEMORY_EFFICIENT, 8)) if major >= since]
     if info.vendor == "amd" or not patterns:
         return
-    is_old = pl.col("name").cast(pl.String).str.contains("|".join(patterns)).fill_null(value=False)
-    claims = case.losses.filter(is_old & (pl.col("wall") == "compute") & ~pl.col("is_idle"))
+    is_old = matches(case.losses["name"], "|".join(patterns))
+    claims = case.losses.filter(is_old, pl.col("wall") == "compute", ~pl.col("is_idle"))
     if case.is_worth_saying(claims):
         yield Draft(
             claims,

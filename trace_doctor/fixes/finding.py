@@ -80,19 +80,19 @@ def contributors(
 ) -> list[Evidence]:
     """The largest contributors to `claims`, each with its worst instance, to be looked up in the trace."""
     sums = (
-        claims.lazy()
-        .with_columns(pl.col("name", "op", "cause").cast(pl.String))
-        .group_by("name", "op", "cause")
+        claims.select("name", "op", "cause", "number", "start_ns", "time_ns", "is_idle")
+        .sort("time_ns", "start_ns")
+        .group_by("name", "op", "cause", maintain_order=True)
         .agg(
             pl.col("time_ns").sum(),
             pl.col("is_idle").first(),
+            pl.col("number", "start_ns").last(),
             count=pl.len(),
-            worst=pl.struct("number", "start_ns", worst_ns="time_ns").sort_by("time_ns", "start_ns").last(),
+            worst_ns=pl.col("time_ns").last(),
         )
-        .sort(["time_ns", "name", "op"], descending=[True, False, False])
+        .with_columns(pl.col("name", "op", "cause").cast(pl.String))
+        .sort([pl.col("time_ns").round(), "name", "op"], descending=[True, False, False])
         .head(most)
-        .unnest("worst")
-        .collect()
     )
     return [
         Evidence(

@@ -9,6 +9,7 @@ import polars as pl
 from trace_doctor.fixes.case import Case
 from trace_doctor.fixes.finding import Draft, largest
 from trace_doctor.fixes.small_kernels import is_compiled
+from trace_doctor.trace import matches
 
 POINTWISE_KERNEL = (
     r"at::native::(\(anonymous namespace\)::)?(vectorized_|unrolled_)?elementwise_kernel|at::native::reduce_kernel"
@@ -43,8 +44,7 @@ LONGEST_SEGMENT = 10
 def unfused_optimizer(case: Case) -> Iterable[Draft]:
     """An optimizer that loops over parameters: its many pointwise kernels, and the gaps between them."""
     kernels = case.kernels.filter("in_optimizer", pl.col("kind") == "compute")
-    is_pointwise = pl.col("name").cast(pl.String).str.contains(POINTWISE_KERNEL).fill_null(value=False)
-    loop = kernels.filter(is_pointwise)
+    loop = kernels.filter(matches(kernels["name"], POINTWISE_KERNEL))
     if len(loop) < case.limits.few_kernels * case.steps or len(loop) < MOST_OF * len(kernels):
         return
     claims = case.losses.filter(pl.col("in_optimizer").fill_null(value=False) & ~_is_communication())
@@ -59,12 +59,13 @@ def unfused_optimizer(case: Case) -> Iterable[Draft]:
 def unfused_attention(case: Case) -> Iterable[Draft]:
     """Attention written out: what runs between two matmuls with a softmax among it goes through memory."""
     rows = case.kernels.filter(pl.col("kind") == "compute").sort("stream", "start_ns")
-    ops = pl.col("op_name").cast(pl.String)
-    segments = rows.with_columns(segment=pl.struct("stream", pl.col("tensor").cast(pl.UInt32).cum_sum()))
-    between = segments.filter(~pl.col("tensor")).with_columns(
-        is_softmax=(pl.col("family") == "softmax") | ops.str.contains(SOFTMAX_OP).fill_null(value=False)
+    segments = rows.with_columns(
+        segment=pl.struct("stream", pl.col("tensor").cast(pl.UInt32).cum_sum()),
+        is_softmax=(pl.col("family") == "softmax") | matches(rows["op_name"], SOFTMAX_OP),
+        opens=matches(rows["op_name"], SCORES_OP),
     )
-    borders = segments.filter("tensor").select("segment", opens=ops.str.contains(SCORES_OP).fill_null(value=False))
+    between = segments.filter(~pl.col("tensor"))
+    borders = segments.filter("tensor").select("segment", "opens")
     attends = (
         between.group_by("segment")
         .agg(pl.col("is_softmax").any(), kernels=pl.len())
@@ -84,7 +85,7 @@ def unfused_attention(case: Case) -> Iterable[Draft]:
 
 def unfused_loss(case: Case) -> Iterable[Draft]:
     """The loss over the logits of a large vocabulary, in kernels that each pass over all of them."""
-    in_loss = pl.col("op").cast(pl.String).str.contains(LOSS_OP).fill_null(value=False)
+    in_loss = matches(case.losses["op"], LOSS_OP)
     of_loss = (pl.col("family") == "loss") | (in_loss & pl.col("family").cast(pl.String).is_in(MANY_CLASSES_LOSS))
     claims = case.losses.filter(of_loss.fill_null(value=False) & (pl.col("wall") == "memory") & ~pl.col("is_idle"))
     if case.share(claims) >= case.limits.weighty_share:
@@ -93,8 +94,7 @@ def unfused_loss(case: Case) -> Iterable[Draft]:
 
 def layout_conversion(case: Case) -> Iterable[Draft]:
     """Kernels that turn NCHW into NHWC and back around convolutions."""
-    is_conversion = pl.col("name").cast(pl.String).str.contains(LAYOUT_KERNEL).fill_null(value=False)
-    claims = case.losses.filter(is_conversion & ~pl.col("is_idle"))
+    claims = case.losses.filter(matches(case.losses["name"], LAYOUT_KERNEL), ~pl.col("is_idle"))
     if case.is_worth_saying(claims):
         count = claims["activity"].n_unique() / case.steps
         yield Draft(

@@ -127,11 +127,13 @@ def _is_one(code: str, patterns: Sequence[str]) -> bool:
 
 def examine(analysis: Analysis, rules: Sequence[Rule], limits: Limits) -> list[Found]:
     """What the rules find on one GPU; each sees what those before it left."""
-    case, found = case_of(analysis, limits), []
+    # a draft keeps the whole case, not what was left of it: that would be a frame more for every draft
+    whole, found = case_of(analysis, limits), []
+    case = whole
     for rule in rules:
         if all(need.is_met(analysis) for need in rule.needs):
             for draft in rule.find(case):
-                found.append(Found(rule.code, draft, case))
+                found.append(Found(rule.code, draft, whole))
                 case = case.without(draft.claims)
     return found
 
