@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import polars as pl
@@ -16,6 +16,10 @@ from trace_doctor.trace import matches
 
 FLASH_2 = r"(^|[ :])(pytorch_)?flash::flash_(fwd|bwd)\w*_kernel"
 MEMORY_EFFICIENT = r"fmha_cutlass[FB]"
+NEWER_THAN_FLASH_2 = {9: "hopper", 10: "blackwell"}
+"""Major compute capabilities whose tensor cores FlashAttention 2 was not made for, and what their newer kernels are made for."""
+SINCE_FLASH_2 = 8
+"""Major compute capability that FlashAttention 2 needs."""
 PERSISTENT = r"(?i)nvjet|sm(90|100)_|persistent|stream_?k"
 """Kernels whose grid is the number of SMs whatever the shape."""
 ALIGNMENT = {"bf16": 8, "fp16": 8, "fp8": 16, "tf32": 4}
@@ -67,20 +71,23 @@ def _most(claims: pl.DataFrame, column: str) -> Any:
 
 
 def old_attention(case: Case) -> Iterable[Draft]:
-    """A flash attention made for an older GPU: FlashAttention 2 on Hopper and later, memory-efficient attention on Ampere and later."""
+    """An attention kernel made for an older GPU: FlashAttention 2 on Hopper, memory-efficient attention since Ampere."""
     info = case.analysis.trace.meta.devices[case.analysis.number]
     major = int((info.compute_capability or "0").split(".")[0] or 0)
-    patterns = [pattern for pattern, since in ((FLASH_2, 9), (MEMORY_EFFICIENT, 8)) if major >= since]
+    variant = NEWER_THAN_FLASH_2.get(major)
+    patterns = [MEMORY_EFFICIENT] * (major >= SINCE_FLASH_2) + [FLASH_2] * (variant is not None)
     if info.vendor == "amd" or not patterns:
         return
     is_old = matches(case.losses["name"], "|".join(patterns))
     claims = case.losses.filter(is_old, pl.col("wall") == "compute", ~pl.col("is_idle"))
     if case.is_worth_saying(claims):
+        words = largest(claims)
+        is_efficient = re.search(MEMORY_EFFICIENT, words["name"]) is not None
         yield Draft(
             claims,
             "medium: the kernel is known by its name; how much a newer one gains depends on the shapes",
-            words=largest(claims),
-            variant="hopper" if major == 9 else "blackwell" if major >= 10 else "",
+            words=words | {"kernel": "Memory-efficient attention" if is_efficient else "FlashAttention 2"},
+            variant=variant or "",
         )
 
 
@@ -111,7 +118,7 @@ def _reasons(case: Case) -> pl.DataFrame:
     shapes = case.analysis.trace.ops["shapes"]
     slow = slow.with_columns(shape=shapes.gather(slow["op_row"]).cast(pl.String))
     processors = case.analysis.trace.meta.devices[case.analysis.number].multiprocessors
-    known = {text: _columns(text) for text in slow["shape"].unique().drop_nulls()}
+    known = {text: _row_lengths(text) for text in slow["shape"].unique().drop_nulls()}
     blocks = {text: _blocks(text) for text in slow["grid"].cast(pl.String).unique().drop_nulls()}
     rows = [
         (activity, reason, shape)
@@ -120,18 +127,18 @@ def _reasons(case: Case) -> pl.DataFrame:
         )
         .unique("activity")
         .iter_rows()
-        if (reason := _reason(name, known.get(shape), dtype, blocks.get(grid), processors))
+        if (reason := _reason(name, known.get(shape, ()), dtype, blocks.get(grid), processors))
     ]
     return pl.DataFrame(rows, schema={"activity": pl.UInt32, "reason": pl.String, "shape": pl.String}, orient="row")
 
 
 def _reason(
-    name: str, columns: int | None, dtype: str | None, blocks: int | None, processors: int | None
+    name: str, rows: Sequence[int], dtype: str | None, blocks: int | None, processors: int | None
 ) -> str | None:
-    """Unaligned rows, as the kernel's name or the number of columns shows, then a grid that leaves SMs empty."""
+    """Unaligned rows, as their length or the kernel's name shows, then a grid that leaves SMs empty."""
     step = ALIGNMENT.get(dtype or "")
-    if step and columns and columns % step:
-        return f"{columns} columns are no multiple of {step}"
+    if step and (odd := next((length for length in rows if length % step), None)):
+        return f"a dimension of {odd} is no multiple of {step}"
     if step and (aligned := re.search(UNALIGNED, name)) and int(aligned[1]) < step:
         return f"rows aligned to {aligned[1]} of {step} elements"
     if blocks and processors and blocks < FEW_TILES * processors and not re.search(PERSISTENT, name):
@@ -139,15 +146,15 @@ def _reason(
     return None
 
 
-def _columns(text: str) -> int | None:
-    """Columns of the right matrix in `Input Dims`, the last argument with two dimensions or more; null where there are not two."""
+def _row_lengths(text: str) -> tuple[int, ...]:
+    """Columns of the two matrices in `Input Dims`, the last arguments with two dimensions or more; vectors have none."""
     try:
         shapes = json.loads(text)
     except ValueError:
-        return None
+        return ()
     matrices = [shape for shape in shapes if isinstance(shape, list) and len(shape) >= 2]
-    last = matrices[-1][-1] if len(matrices) >= 2 else None
-    return last if isinstance(last, int) and last > 1 else None
+    lengths = [shape[-1] for shape in reversed(matrices[-2:])] if len(matrices) >= 2 else []
+    return tuple(length for length in lengths if isinstance(length, int) and length > 1)
 
 
 def _blocks(text: str) -> int | None:
