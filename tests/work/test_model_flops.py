@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -186,8 +187,10 @@ def test_a_tied_table_by_convention() -> None:
     assert counted(tied, "lingua").total / S == 6 * N + 7 * SCORES
 
 
-def test_every_convention_is_tested() -> None:
+def test_every_convention_is_tested_and_in_the_reference() -> None:
+    reference = (Path(__file__).parents[2] / "docs/reference/mfu.md").read_text(encoding="utf-8")
     assert {row.name for row in catalogue()} == set(BY_HAND)
+    assert [row.name for row in catalogue() if f"| `{row.name}`" not in reference] == []
 
 
 def test_the_papers_own_formula() -> None:

@@ -20,6 +20,9 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "analyze": Entry("trace_doctor.cli.analyze", "Say the MFU of a run and where the rest of the time went."),
+    "mfu": Entry(
+        "trace_doctor.cli.mfu", "Compute the MFU of a run from its model and its throughput, without a trace."
+    ),
     "explain": Entry("trace_doctor.cli.explain", "Explain a rule: what it sees, how, and what to do."),
     "rules": Entry("trace_doctor.cli.rules", "List the rules that findings come from."),
     "devices": Entry("trace_doctor.cli.devices", "List the GPUs whose peaks are known."),

@@ -11,30 +11,19 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from trace_doctor.cli.options import SectionCommand, SectionOption, complete_codes
+from trace_doctor.cli.options import SectionCommand, SectionOption, complete_codes, complete_devices
 from trace_doctor.cli.quantities import BYTES_RATE, COUNT, FLOPS, FLOPS_RATE
 from trace_doctor.errors import OutputError, UsageError
 from trace_doctor.options import GroupBy, Options, Thresholds
 from trace_doctor.reporter import files
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from trace_doctor.report import Report
 
 FORMATS = ("terminal", "markdown", "json")
 STDOUT = "-"
 PROGRESS_AFTER_S = 0.5
 US, MS = 1_000, 1_000_000
-
-
-def _devices(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names for the shell to complete `--device` with."""
-    from click.shell_completion import CompletionItem
-
-    from trace_doctor.hardware.devices import catalogue
-
-    return [CompletionItem(row.id) for row in catalogue() if row.id.startswith(incomplete.lower())]
 
 
 def _option(section: str, *names: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -91,7 +80,7 @@ _threshold = partial(_option, "Thresholds of the accounting")
 @_hardware(
     "--device",
     metavar="NAME",
-    shell_complete=_devices,
+    shell_complete=complete_devices,
     help="The GPU, where the trace doesn't name it: see trace-doctor devices.",
 )
 @_hardware(

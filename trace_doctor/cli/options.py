@@ -48,3 +48,23 @@ def complete_codes(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return [
         CompletionItem(page.code, help=page.summary) for page in pages().values() if page.code.startswith(incomplete)
     ]
+
+
+def complete_devices(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """GPUs for the shell to complete."""
+    from click.shell_completion import CompletionItem
+
+    from trace_doctor.hardware.devices import catalogue
+
+    return [CompletionItem(row.id) for row in catalogue() if row.id.startswith(incomplete.lower())]
+
+
+def complete_conventions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Conventions of counting FLOPs for the shell to complete."""
+    from click.shell_completion import CompletionItem
+
+    from trace_doctor.work.conventions import catalogue
+
+    return [
+        CompletionItem(row.name, help=row.formula) for row in catalogue() if row.name.startswith(incomplete.lower())
+    ]

@@ -23,6 +23,9 @@ FLAGS = "--device NAME, or --peak-flops X with --memory-bandwidth Y"
 MEMORY_SHORTFALL = 0.9
 """A driver reports up to a tenth less memory than the label says (reserved pages, ECC kept in GDDR6)."""
 
+SAME_PEAK = 0.02
+"""Data sheets round a peak by up to so much."""
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A device of devices.toml; units stand in the names, a missing value is unknown."""
@@ -277,6 +280,7 @@ def _override(device: Device, info: DeviceInfo, options: Options) -> Device:
     basis, peaks = device.basis, device.peaks
     dtype = options.peak_dtype or ("bf16" if options.peak_flops else None)
     if options.peak_flops and dtype:
+        _refuse_sparse(device, options.peak_flops, dtype)
         peaks = {**peaks, dtype: options.peak_flops}
         basis = f"{dtype} peak from --peak-flops; " + (f"otherwise {basis}" if device.known else "unknown GPU")
     elif dtype and peaks and dtype not in peaks:
@@ -284,6 +288,14 @@ def _override(device: Device, info: DeviceInfo, options: Options) -> Device:
         raise UsageError(msg, where="--peak-dtype", hint=f"choose one of {', '.join(peaks)}, or add --peak-flops")
     bandwidth = options.memory_bandwidth or device.memory_bandwidth or info.memory_bandwidth
     return msgspec.structs.replace(device, peaks=peaks, peak_dtype=dtype, memory_bandwidth=bandwidth, basis=basis)
+
+
+def _refuse_sparse(device: Device, peak_flops: float, dtype: str) -> None:
+    """Raises UsageError for the figure with 2:4 sparsity, twice the dense one: MFU would be halved."""
+    dense = device.peaks.get(dtype)
+    if dense and abs(peak_flops / (2 * dense) - 1) < SAME_PEAK:
+        msg = f"{peak_flops / 1e12:,.4g} TFLOP/s is the {dtype} peak of {device.id} with 2:4 sparsity; dense it is {dense / 1e12:,.4g}"
+        raise UsageError(msg, where="--peak-flops", hint="leave --peak-flops out: MFU is held against the dense peak")
 
 
 def _check(options: Options) -> None:

@@ -203,7 +203,7 @@ def number(value: float, significant: int = 3) -> str:
     return f"{value:,.{max(decimals, 0)}f}"
 
 
-def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
+def scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
     """The value in the largest unit that it fills after rounding."""
     size, unit = next(((s, u) for s, u in units if abs(value) >= s * 0.9995), units[-1])
     return f"{number(value / size)}{SPACE}{unit}"
@@ -213,7 +213,7 @@ def duration(ns: float | None) -> str:
     """Nanoseconds in the unit that reads best: 850 ns, 12.3 µs, 35.2 ms, 12.9 s."""
     if ns is None:
         return "unknown"
-    return _scaled(ns, ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")))
+    return scaled(ns, ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")))
 
 
 def rate(value: float | None, unit: str) -> str:
@@ -223,7 +223,7 @@ def rate(value: float | None, unit: str) -> str:
     prefixes = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
     # 1,979 TFLOP/s and 3,350 GB/s are how data sheets write them
     usable = tuple((size, prefix + unit) for size, prefix in prefixes if size <= 1e12)
-    return _scaled(value, usable)
+    return scaled(value, usable)
 
 
 def percent(share: float | None, digits: int = 1) -> str:

@@ -10,7 +10,9 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-Size = Annotated[int, msgspec.Meta(ge=1)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
+Amount = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
+Parameters = Annotated[float, msgspec.Meta(gt=0, le=1e24)]
 Trained = Literal["all", "adapters", "nothing"]
 
 
@@ -32,7 +34,7 @@ class Attention(_Struct, frozen=True, kw_only=True):
     """MLA: width of the query's latent; null: one matrix."""
     kv_rank: Size | None = None
     """MLA: width of the latent that keys and values come from."""
-    rope_dim: int = 0
+    rope_dim: Amount = 0
     """MLA: further dimensions of queries and keys, which hold the position."""
     causal: bool = True
     window: Size | None = None
@@ -55,7 +57,7 @@ class Mlp(_Struct, frozen=True, kw_only=True):
     experts: Size = 1
     active: Size = 1
     """Experts that a token is sent to."""
-    shared_width: int = 0
+    shared_width: Amount = 0
     """Width of the experts that every token passes, together."""
 
     def __post_init__(self) -> None:
@@ -72,9 +74,9 @@ class Layers(_Struct, frozen=True, kw_only=True):
     attention: Attention | None = None
     cross_attention: Attention | None = None
     mlp: Mlp | None = None
-    modulation: int = 0
+    modulation: Amount = 0
     """DiT: vectors of `hidden` that a linear makes of the conditioning for each layer, once a sample (adaLN: 6)."""
-    extra: int = 0
+    extra: Amount = 0
     """Weights of a layer's other matrices that every token passes through."""
     length: Size | None = None
     """Tokens of this sequence in a sample; null: the run's sequence length."""
@@ -82,7 +84,7 @@ class Layers(_Struct, frozen=True, kw_only=True):
     """adapters: weights frozen, gradients pass through (LoRA); nothing: forward only (frozen tower, reference model)."""
     bias: Literal["none", "qkv", "all"] = "none"
     """Which linears have biases; all: the norms too."""
-    norms: int | None = None
+    norms: Amount | None = None
     """Norms of `hidden` in a layer; null: one before each part."""
     qk_norm: bool = False
 
@@ -92,26 +94,26 @@ class Model(_Struct, frozen=True, kw_only=True):
 
     name: str = ""
     layers: tuple[Layers, ...] = ()
-    vocab: int = 0
+    vocab: Amount = 0
     tied: bool = False
     """One table for input and output."""
-    logits: int = 1
+    logits: Amount = 1
     """How often the output table is multiplied with (2: one multi-token-prediction depth); 0: never."""
-    positions: int = 0
+    positions: Amount = 0
     """Rows of a learned table of positions."""
-    input_features: int = 0
+    input_features: Amount = 0
     """Numbers of one patch, which a matrix embeds."""
-    output_features: int = 0
+    output_features: Amount = 0
     """Numbers predicted for each token (DiT: of one patch)."""
-    classes: int = 0
+    classes: Amount = 0
     """Classes predicted for each sample."""
     sequence: Size | None = None
     """Tokens of one sample where the model fixes them (images)."""
-    params: float | None = None
+    params: Parameters | None = None
     """Parameters; null: counted from the matrices, tables and norms."""
-    active_params: float | None = None
+    active_params: Parameters | None = None
     """Parameters that a token passes; null: params, less the experts it is not sent to."""
-    lora_rank: int = 0
+    lora_rank: Amount = 0
     """LoRA: rank of the adapters; the weights themselves are frozen."""
     lora_targets: tuple[Literal["attention", "mlp"], ...] = ("attention", "mlp")
     notes: tuple[str, ...] = ()
