@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 GroupBy = Literal["kernel", "op", "module", "annotation"]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Ratio = Annotated[float, msgspec.Meta(ge=1)]
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,30 +31,30 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """Duration that no kernel goes below; null: measured in the trace."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """When a loss is worth a finding; shares are of the window."""
+class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """When a loss is worth a finding; shares are of the window. [limits] of the config file, by the same names with hyphens."""
 
-    weighty_share: float = 0.02
+    weighty_share: Share = 0.02
     """Below this a finding is `info`."""
-    severe_share: float = 0.10
+    severe_share: Share = 0.10
     """From this on a finding is an `error`."""
-    least_share: float = 0.005
+    least_share: Share = 0.005
     """Below this nothing is said."""
-    weighty_gaps_share: float = 0.05
+    weighty_gaps_share: Share = 0.05
     """The same as `weighty_share` for launch gaps and short kernels: every healthy run has some."""
-    outlier_ratio: float = 1.25
+    outlier_ratio: Ratio = 1.25
     """A step longer than this many medians is an outlier."""
-    small_message_bytes: int = 1 << 20
+    small_message_bytes: Count = 1 << 20
     """A collective below this is bound by latency."""
-    large_message_bytes: int = 16 << 20
+    large_message_bytes: Count = 16 << 20
     """A collective from this on should reach the bandwidth of its link."""
-    slow_link_share: float = 0.6
+    slow_link_share: Share = 0.6
     """A large collective below this share of the link's specification is slow."""
-    slow_network_bandwidth: float = 12.5e9
+    slow_network_bandwidth: Annotated[float, msgspec.Meta(ge=0)] = 12.5e9
     """B/s of bus bandwidth: between nodes a large collective below this is slow (100 Gbit/s)."""
-    waiting_ratio: float = 2.0
+    waiting_ratio: Ratio = 2.0
     """A collective that takes this many times its fastest instance waited for another rank."""
-    few_kernels: int = 50
+    few_kernels: Count = 50
     """An optimizer or attention of fewer kernels a step is no loop."""
 
 

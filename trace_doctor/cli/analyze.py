@@ -7,13 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from trace_doctor.cli import settings
 from trace_doctor.cli.options import SectionCommand, SectionOption, complete_codes, complete_devices
 from trace_doctor.cli.quantities import BYTES_RATE, COUNT, FLOPS, FLOPS_RATE
+from trace_doctor.cli.settings import Setting
 from trace_doctor.errors import OutputError, UsageError
+from trace_doctor.fixes import pages
 from trace_doctor.options import GroupBy, Options, Thresholds
 from trace_doctor.reporter import files
 
@@ -30,13 +34,18 @@ def _option(section: str, *names: str, **settings: Any) -> Callable[[Callable[..
     return click.option(*names, cls=SectionOption, section=section, **settings)
 
 
+def _setting(section: str, *names: str, **more: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(*names, cls=Setting, section=section, **more)
+
+
 _output = partial(_option, "Report")
-_window = partial(_option, "Steps")
-_hardware = partial(_option, "Hardware")
-_work = partial(_option, "FLOPs")
-_rules = partial(_option, "Findings")
+_table = partial(_setting, "Report")
+_window = partial(_setting, "Steps")
+_hardware = partial(_setting, "Hardware")
+_work = partial(_setting, "FLOPs")
+_rules = partial(_setting, "Findings")
 _run = partial(_option, "Running")
-_threshold = partial(_option, "Thresholds of the accounting")
+_threshold = partial(_setting, "Thresholds of the accounting", table="thresholds")
 
 
 @click.command(cls=SectionCommand, short_help="Say the MFU of a run and where the rest of the time went.")
@@ -51,7 +60,7 @@ _threshold = partial(_option, "Thresholds of the accounting")
     multiple=True,
     help="Write the report to FILE: .json, .md, .markdown or .txt; '-' is stdout. May repeat.",
 )
-@_output(
+@_table(
     "--top-kernels",
     type=click.IntRange(min=0),
     default=10,
@@ -59,7 +68,7 @@ _threshold = partial(_option, "Thresholds of the accounting")
     metavar="N",
     help="Rows of the kernel table.",
 )
-@_output(
+@_table(
     "--group-by",
     type=click.Choice(get_args(GroupBy)),
     default="kernel",
@@ -119,11 +128,22 @@ _threshold = partial(_option, "Thresholds of the accounting")
     shell_complete=complete_codes,
     help="Don't run these rules: a code or a glob. May repeat.",
 )
-@_run(
+@_setting(
+    "Running",
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
     help="Worker processes for large files.  [default: as many as pay]",
+)
+@_run("--no-config", is_flag=True, is_eager=True, envvar="TRACE_DOCTOR_NO_CONFIG", help="Read no config file.")
+@_run(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    is_eager=True,
+    envvar="TRACE_DOCTOR_CONFIG",
+    callback=settings.load,
+    metavar="FILE",
+    help="Read options from FILE.  [default: the nearest trace-doctor.toml or pyproject.toml upwards]",
 )
 @_run("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @_threshold(
@@ -180,7 +200,10 @@ _threshold = partial(_option, "Thresholds of the accounting")
     metavar="US",
     help="Time that no kernel goes below.  [default: measured in the trace]",
 )
+@click.pass_context
 def analyze(
+    ctx: click.Context,
+    /,
     paths: tuple[str, ...],
     format_: str | None,
     as_json: bool,  # noqa: FBT001
@@ -200,7 +223,7 @@ def analyze(
     printed = _printed(format_ or ("json" if as_json else None), outputs)
     targets = {path: files.format_of(path) for path in outputs if path != STDOUT}
     files.check(list(targets), force=force)
-    options = _options(chosen)
+    options = _options(ctx, chosen)
 
     from trace_doctor import pipeline
 
@@ -217,10 +240,12 @@ def _printed(format_: str | None, outputs: tuple[str, ...]) -> str | None:
     return format_ or ("terminal" if not outputs or STDOUT in outputs else None)
 
 
-def _options(chosen: dict[str, Any]) -> Options:
-    """The flags as Options; raises UsageError where two of them contradict each other."""
-    _contradictions(chosen)
-    floor_us = chosen.pop("floor_us")
+def _options(ctx: click.Context, chosen: dict[str, Any]) -> Options:
+    """The flags, variables and keys of the config file as Options; raises UsageError where two contradict each other."""
+    _contradictions(ctx, chosen)
+    for name in ("select", "ignore"):
+        pages.check(chosen[name], where=settings.said(ctx, name))
+    config, floor_us = chosen.pop("config"), chosen.pop("floor_us")
     thresholds = Thresholds(
         launch_spacing_ns=round(chosen.pop("launch_spacing_us") * US),
         device_gap_ns=round(chosen.pop("device_gap_us") * US),
@@ -230,10 +255,11 @@ def _options(chosen: dict[str, Any]) -> Options:
         outlier_ratio=chosen.pop("outlier_ratio"),
         floor_ns=None if floor_us is None else round(floor_us * US),
     )
-    return Options(thresholds=thresholds, **chosen)
+    return Options(thresholds=thresholds, limits=config.limits(), **chosen)
 
 
-def _contradictions(chosen: dict[str, Any]) -> None:
+def _contradictions(ctx: click.Context, chosen: dict[str, Any]) -> None:
+    """Of two options that exclude each other the one from the weaker source gives way; from the same source they are an error."""
     together = [
         (("steps", "all_steps"), "give one of them"),
         (("whole_trace", "steps"), "give one of them"),
@@ -243,15 +269,16 @@ def _contradictions(chosen: dict[str, Any]) -> None:
     ]
     for (one, other), hint in together:
         if chosen[one] and chosen[other]:
-            msg = f"{_flag(one)} and {_flag(other)} contradict each other"
-            raise UsageError(msg, hint=hint)
+            if not (loser := settings.weaker(ctx, one, other)):
+                msg = f"{settings.said(ctx, one)} and {settings.said(ctx, other)} contradict each other"
+                raise UsageError(msg, hint=hint)
+            chosen[loser] = getattr(Options(), loser)
+    if chosen.pop("no_config") and chosen["config"].path and not settings.weaker(ctx, "no_config", "config"):
+        msg = "--no-config and --config contradict each other"
+        raise UsageError(msg, hint="give one of them")
     if chosen["params"] and not chosen["tokens_per_step"]:
-        msg = "--params needs --tokens-per-step: FLOPs of a step are 6 x parameters x tokens"
+        msg = f"{settings.said(ctx, 'params')} needs --tokens-per-step: FLOPs of a step are 6 x parameters x tokens"
         raise UsageError(msg, hint="add --tokens-per-step T, the tokens of one step of the whole job")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -66,10 +68,19 @@ def parse(text: str) -> Page:
 
 def find(code: str) -> Page:
     """The page of a rule; UsageError with the names near it where there is none."""
-    found = pages().get(code.lower())
-    if not found:
-        near = difflib.get_close_matches(code.lower(), pages(), n=3)
-        guess = f"did you mean {' or '.join(near)}? " if near else ""
-        msg = f"no rule is called {code!r}"
-        raise UsageError(msg, hint=f"{guess}trace-doctor rules lists them")
-    return found
+    if code.lower() not in pages():
+        raise _unknown(code)
+    return pages()[code.lower()]
+
+
+def check(patterns: Sequence[str], *, where: str) -> None:
+    """UsageError where a code, or a glob of codes, is that of no rule. `where`: what the user wrote it in."""
+    for pattern in patterns:
+        if not any(fnmatchcase(code, pattern) for code in pages()):
+            raise _unknown(pattern, where)
+
+
+def _unknown(code: str, where: str | None = None) -> UsageError:
+    near = difflib.get_close_matches(code.lower(), pages(), n=3)
+    guess = f"did you mean {' or '.join(near)}? " if near else ""
+    return UsageError(f"no rule is called {code!r}", where=where, hint=f"{guess}trace-doctor rules lists them")

@@ -14,8 +14,7 @@ import msgspec
 import polars as pl
 
 from trace_doctor.classifiers.ledger import Analysis
-from trace_doctor.errors import UsageError
-from trace_doctor.fixes import advice, communication_wall, compute, host, memory_wall, small_kernels, trust
+from trace_doctor.fixes import advice, communication_wall, compute, host, memory_wall, pages, small_kernels, trust
 from trace_doctor.fixes.case import Case, case_of
 from trace_doctor.fixes.finding import Draft, Need, Rule, contributors, whole
 from trace_doctor.fixes.frameworks import framework_of
@@ -109,11 +108,8 @@ def diagnose(report: Report, analyses: Sequence[Analysis], options: Options) -> 
 
 def selected(options: Options) -> tuple[Rule, ...]:
     """The rules to run; UsageError where a code or glob of --select or --ignore matches none."""
-    for flag, patterns in (("--select", options.select), ("--ignore", options.ignore)):
-        for pattern in patterns:
-            if not any(fnmatchcase(rule.code, pattern) for rule in RULES):
-                msg = f"no rule is called {pattern!r}"
-                raise UsageError(msg, where=flag, hint="trace-doctor rules lists them")
+    pages.check(options.select, where="select")
+    pages.check(options.ignore, where="ignore")
     return tuple(
         rule
         for rule in RULES
