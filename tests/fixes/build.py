@@ -8,8 +8,9 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from tests.simulator import Run, kineto
-from trace_doctor import Report, analyze
+from trace_doctor import Report, load
 from trace_doctor.accounts.assembly import assemble
+from trace_doctor.classifiers.ledger import Analysis
 from trace_doctor.fixes import registry
 from trace_doctor.options import Options
 from trace_doctor.pipeline import examine
@@ -58,17 +59,21 @@ def ran(program: Program, made: Callable[[], Run] = Run) -> Run:
     return run
 
 
-def report_of(*sources: Run | Trace, options: Options | None = None) -> Report:
-    """The report of one simulated rank or more, written out and read back, or of traces of `tests.build`."""
-    options = options or Options()
-    traces = [source for source in sources if isinstance(source, Trace)]
-    if traces:
-        analyses = [analysis for trace in traces for analysis in examine(trace, options)]
-        return registry.diagnose(assemble(analyses, options), analyses, options)
+def analyses_of(*sources: Run | Trace, options: Options | None = None) -> list[Analysis]:
+    """The analyses of simulated ranks, written out and read back, and of traces of `tests.build`."""
     with TemporaryDirectory() as folder:
-        runs = [source for source in sources if isinstance(source, Run)]
-        paths = [kineto.write(run, Path(folder) / f"rank{place}.json") for place, run in enumerate(runs)]
-        return analyze(paths, options)
+        traces = [
+            load(kineto.write(source, Path(folder) / f"rank{place}.json")) if isinstance(source, Run) else source
+            for place, source in enumerate(sources)
+        ]
+    return [analysis for trace in traces for analysis in examine(trace, options or Options())]
+
+
+def report_of(*sources: Run | Trace, options: Options | None = None) -> Report:
+    """The report of one simulated rank or more, or of traces of `tests.build`."""
+    options = options or Options()
+    analyses = analyses_of(*sources, options=options)
+    return registry.diagnose(assemble(analyses, options), analyses, options)
 
 
 def findings(*sources: Run | Trace, options: Options | None = None) -> dict[str, Finding]:

@@ -55,7 +55,11 @@ class Case(NamedTuple):
 
     def is_worth_saying(self, claims: pl.DataFrame) -> bool:
         """Whether these losses are large enough for a finding."""
-        return self.share(claims) >= self.limits.least_share
+        return not claims.is_empty() and self.share(claims) >= self.limits.least_share
+
+    def is_weighty(self, claims: pl.DataFrame) -> bool:
+        """Whether these losses are large enough for a warning."""
+        return not claims.is_empty() and self.share(claims) >= self.limits.weighty_share
 
     def without(self, claims: pl.DataFrame) -> Case:
         """The case after a finding has claimed these losses, in full or in part."""

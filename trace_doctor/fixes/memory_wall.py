@@ -88,7 +88,7 @@ def unfused_loss(case: Case) -> Iterable[Draft]:
     in_loss = matches(case.losses["op"], LOSS_OP)
     of_loss = (pl.col("family") == "loss") | (in_loss & pl.col("family").cast(pl.String).is_in(MANY_CLASSES_LOSS))
     claims = case.losses.filter(of_loss.fill_null(value=False) & (pl.col("wall") == "memory") & ~pl.col("is_idle"))
-    if case.share(claims) >= case.limits.weighty_share:
+    if case.is_weighty(claims):
         yield Draft(claims, "medium: the bytes are modelled from shapes", words=largest(claims))
 
 

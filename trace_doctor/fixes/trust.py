@@ -18,7 +18,7 @@ def unexplained_idle(case: Case) -> Iterable[Draft]:
     """Idle time that the file does not explain, where it is much or most of the idle time."""
     claims = case.caused(*UNEXPLAINED)
     idle_ns = case.analysis.account.timeline.held_ns[-1]
-    if case.share(claims) >= case.limits.weighty_share and idle_ns:
+    if case.is_weighty(claims):
         part = float(claims["time_ns"].sum()) / idle_ns
         top = claims.group_by("cause").agg(pl.col("time_ns").sum()).sort("time_ns")["cause"].cast(pl.String)[-1]
         yield Draft(
