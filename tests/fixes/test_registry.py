@@ -47,7 +47,9 @@ def test_findings_together(steps: list[list[Callable[[Run], object]]]) -> None:
     assert lost == sorted(lost, reverse=True)
     # each loss is rounded to a nanosecond of each of two steps
     assert 2 * sum(lost) <= explained_ns + len(lost)
-    assert sum(finding.mfu_points for finding in report.findings) <= 100 * explained_ns / report.window.duration_ns + 1e-9
+    assert (
+        sum(finding.mfu_points for finding in report.findings) <= 100 * explained_ns / report.window.duration_ns + 1e-9
+    )
     assert all(finding.severity == "info" for finding in report.findings if finding.wall == "unattributed")
     assert all(finding.evidence for finding in report.findings if finding.lost_ns)
 

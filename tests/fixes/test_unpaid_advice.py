@@ -91,4 +91,6 @@ def test_no_advice_on_communication_for_a_rank_that_waits() -> None:
     found = findings(waiting)
     assert next(iter(found)) == "waiting-for-ranks"
     assert {"exposed-communication", "slow-link", "small-collectives"} & found.keys() == set()
-    assert not {"bucket_cap_mb", "NCCL", "verlap"} & {word for word in ("bucket_cap_mb", "NCCL", "verlap") if word in advice(found)}
+    assert not {"bucket_cap_mb", "NCCL", "verlap"} & {
+        word for word in ("bucket_cap_mb", "NCCL", "verlap") if word in advice(found)
+    }

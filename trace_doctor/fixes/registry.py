@@ -68,6 +68,8 @@ RULES: tuple[Rule, ...] = (
     # the rest of the host and of small kernels
     Rule("host-synchronisation", host.host_synchronisation, (HOST_EVENTS,)),
     Rule("blocked-launch", whole("launch call blocked", confidence="medium: the call is recorded, not what it waited for"), (HOST_EVENTS,)),
+    Rule("graph-breaks", small_kernels.graph_breaks, (HOST_EVENTS,)),
+    Rule("cuda-graphs", small_kernels.cuda_graphs, (HOST_EVENTS,)),
     Rule("launch-bound", small_kernels.launch_bound, (HOST_EVENTS,)),
     Rule("host-code", host.host_code, (HOST_EVENTS,)),
     Rule("short-kernels", small_kernels.short_kernels),
