@@ -300,7 +300,7 @@ def hostile(name: str = HOSTILE) -> Report:
             return {k: walk(v, str(k)) for k, v in value.items()}
         if isinstance(value, list):
             return [walk(item) for item in value]
-        kept = key in ("wall", "basis", "severity", "trust", "flops_basis", "schema_version")
+        kept = key in ("wall", "basis", "severity", "trust", "flops_basis", "schema_version", "group_by", "bound")
         return name if isinstance(value, str) and not kept else value
 
     report = busy_but_slow()

@@ -14,7 +14,7 @@ import msgspec
 import polars as pl
 
 from trace_doctor.classifiers.ledger import Analysis
-from trace_doctor.fixes import advice, communication_wall, compute, host, memory_wall, pages, small_kernels, trust
+from trace_doctor.fixes import advice, communication_wall, compute, fusion, host, memory_wall, pages, small_kernels, trust
 from trace_doctor.fixes.case import Case, case_of
 from trace_doctor.fixes.finding import Draft, Need, Rule, contributors, whole
 from trace_doctor.fixes.frameworks import framework_of
@@ -55,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     Rule("old-attention-kernel", compute.old_attention, (PEAK,)),
     Rule("unfused-loss", memory_wall.unfused_loss, (OPS,)),
     Rule("layout-conversion", memory_wall.layout_conversion),
+    Rule("fusable-chain", fusion.fusable_chain, (OPS, SHAPES, PEAK)),
     # communication
     Rule("pipeline-bubble", whole("pipeline bubble", confidence="high: exposed sends and receives between stages")),
     Rule("communication-on-compute-stream", communication_wall.same_stream),

@@ -21,9 +21,12 @@ FLASH_3 = (
     "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2, "
     "cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> > > > > >(flash::FlashAttnFwdSm90::Params)"
 )
-MEMORY_EFFICIENT = "fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::bfloat16_t>::Params)"
+MEMORY_EFFICIENT = (
+    "fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::bfloat16_t>::Params)"
+)
 CUTLASS = "sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_stage4_warpsize2x2x1_tensor16x8x16_kernel"
-CUTLASS_UNALIGNED = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x3_nn_align2>(cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x3_nn_align2::Params)"
+_UNALIGNED = "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x3_nn_align2"
+CUTLASS_UNALIGNED = f"void cutlass::Kernel2<{_UNALIGNED}>({_UNALIGNED}::Params)"
 CUTLASS_ALIGNED = CUTLASS_UNALIGNED.replace("align2", "align8")
 
 
