@@ -14,7 +14,17 @@ import msgspec
 import polars as pl
 
 from trace_doctor.classifiers.ledger import Analysis
-from trace_doctor.fixes import advice, communication_wall, compute, fusion, host, memory_wall, pages, small_kernels, trust
+from trace_doctor.fixes import (
+    advice,
+    communication_wall,
+    compute,
+    fusion,
+    host,
+    memory_wall,
+    pages,
+    small_kernels,
+    trust,
+)
 from trace_doctor.fixes.case import Case, case_of
 from trace_doctor.fixes.finding import Draft, Need, Rule, contributors, whole
 from trace_doctor.fixes.frameworks import framework_of
