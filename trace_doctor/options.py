@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -94,3 +94,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of the kernel table that formats for people show."""
     group_by: GroupBy = "kernel"
     """What a row of the kernel table stands for."""
+
+
+def chosen(options: msgspec.Struct) -> dict[str, Any]:
+    """What differs from the defaults and bears on the result, by name; thresholds and limits as tables of their own."""
+    default = type(options)()
+    names = [name for name in options.__struct_fields__ if name != "jobs"]
+    values = {name: getattr(options, name) for name in names if getattr(options, name) != getattr(default, name)}
+    return {name: chosen(value) if isinstance(value, msgspec.Struct) else value for name, value in values.items()}

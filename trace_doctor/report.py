@@ -27,6 +27,8 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True):
 class Tool(Struct, frozen=True, kw_only=True):
     name: str = "trace-doctor"
     version: str = ""
+    options: dict[str, Any] = {}
+    """What was chosen beyond the defaults, from wherever it came."""
 
 
 class Source(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from trace_doctor.accounts.warnings import warnings_of
 from trace_doctor.accounts.window import mean_window
 from trace_doctor.accounts.workload import workload_of
 from trace_doctor.classifiers.ledger import Analysis
-from trace_doctor.options import Options
+from trace_doctor.options import Options, chosen
 from trace_doctor.report import DeviceRow, Report, Source, Tool
 from trace_doctor.trace import Trace
 
@@ -31,7 +31,7 @@ def assemble(analyses: Sequence[Analysis], options: Options) -> Report:
     columns = ["flops", "part", "exclusive_ns", "ideal_ns", "recompute"]
     tensor = pl.concat([analysis.account.tensor.select(columns) for analysis in analyses])
     return Report(
-        tool=Tool(version=version("trace-doctor")),
+        tool=Tool(version=version("trace-doctor"), options=chosen(options)),
         sources=[_source(trace) for trace in traces],
         device=_device(analyses),
         workload=workload_of(analyses, window, options, tensor),
