@@ -84,6 +84,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """TOML file whose patterns come before the built-in ones."""
     jobs: int | None = None
     """Worker processes for one large file; null: as many as pay."""
+    nsys: str | None = None
+    """The program that exports Nsight reports; null: of the environment (NSYS), of the PATH, or where installers put it."""
     thresholds: Thresholds = Thresholds()
     select: tuple[str, ...] = ()
     """Codes of the rules to run, or globs of them; none: all."""

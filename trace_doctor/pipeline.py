@@ -35,7 +35,7 @@ def analyze(paths: Sequence[str | Path], options: Options | None = None, *, prog
     done, analyses = 0, []
     for file in files:
         shift = _shifted(progress, done, total)
-        analyses += examine(source.load(file, jobs=options.jobs, progress=shift), options)
+        analyses += examine(source.load(file, jobs=options.jobs, nsys=options.nsys, progress=shift), options)
         done += file.stat().st_size
     return registry.diagnose(assemble(analyses, options), analyses, options)
 

@@ -137,6 +137,8 @@ class DeviceInfo:
     compute_capability: str | None = None
     memory_bandwidth: float | None = None
     """B/s, where the profiler knows it (Nsight)."""
+    clock_hz: int | None = None
+    """Highest clock of the multiprocessors, where the profiler knows it (Nsight)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +174,14 @@ def matches(names: pl.Series, pattern: str) -> pl.Series:
     """Whether each name of a categorical column matches a regular expression (null: no), which each distinct one is asked once."""
     distinct = names.unique().drop_nulls()
     return names.is_in(distinct.filter(distinct.cast(pl.String).str.contains(pattern)).implode()).fill_null(value=False)
+
+
+def conform(frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    """The frame with exactly the columns and types of the schema of that name; columns that it lacks are null."""
+    return frame.select(
+        (pl.col(column) if column in frame.columns else pl.lit(None)).cast(spec.dtype).alias(column)
+        for column, spec in SCHEMAS[name].items()
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

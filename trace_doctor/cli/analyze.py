@@ -145,6 +145,7 @@ _threshold = partial(_setting, "Thresholds of the accounting", table="thresholds
     metavar="FILE",
     help="Read options from FILE.  [default: the nearest trace-doctor.toml or pyproject.toml upwards]",
 )
+@_run("--nsys", metavar="PATH", help="The nsys that exports .nsys-rep files.  [default: NSYS, PATH, usual places]")
 @_run("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @_threshold(
     "--launch-spacing-us",
@@ -215,7 +216,8 @@ def analyze(
 ) -> None:
     """Say the MFU of a run and where the rest of the time went.
 
-    PATH is a trace of the PyTorch profiler (.json, .json.gz, .json.zst), a folder of them, a glob, or '-' for stdin.
+    PATH is a trace of the PyTorch profiler (.json, .json.gz, .json.zst) or of Nsight Systems (.sqlite, .nsys-rep, a folder of Parquet
+    or Arrow files), a folder of them, a glob, or '-' for stdin.
     """  # fmt: skip
     if as_json and format_ not in (None, "json"):
         msg = f"--json and --format {format_} contradict each other"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from trace_doctor.errors import NothingToAnalyzeError, UnsupportedInputError
 from trace_doctor.loaders import categories, collectives, impossible, naming
 from trace_doctor.loaders.cutting import Progress
 from trace_doctor.loaders.reading import Events, read
-from trace_doctor.trace import SCHEMAS, Meta, Trace, Warning
+from trace_doctor.trace import Meta, Trace, Warning, conform
 
 
 def load(path: Path, *, jobs: int | None = None, progress: Progress | None = None) -> Trace:
@@ -44,7 +43,7 @@ def load(path: Path, *, jobs: int | None = None, progress: Progress | None = Non
         format="kineto",
         size_bytes=path.stat().st_size,
         sha256=digest.result(),
-        rank=_whole(information.get("rank"), rank_of(path)),
+        rank=_whole(information.get("rank"), naming.rank_of(path)),
         world_size=_whole(information.get("world_size"), None),
         node_devices=len(properties) if isinstance(properties, list) and properties else None,
         devices=naming.describe(devices, properties, _distinct([calls["name"]])),
@@ -58,18 +57,12 @@ def load(path: Path, *, jobs: int | None = None, progress: Progress | None = Non
     )
     return Trace(
         meta=meta,
-        activities=_conform(activities, "activities"),
-        ops=_conform(ops.with_row_index("op"), "ops"),
-        calls=_conform(calls.with_row_index("call").with_columns(kind=pl.lit("other")), "calls"),
-        annotations=_conform(annotations, "annotations"),
-        collectives=_conform(collectives.told(activities, ops), "collectives"),
+        activities=conform(activities, "activities"),
+        ops=conform(ops.with_row_index("op"), "ops"),
+        calls=conform(calls.with_row_index("call").with_columns(kind=pl.lit("other")), "calls"),
+        annotations=conform(annotations, "annotations"),
+        collectives=conform(collectives.told(activities, ops), "collectives"),
     )
-
-
-def rank_of(path: Path) -> int | None:
-    """The rank that a file's name tells, as in rank3.json, rank-3_trace.json or worker3_step_12.json."""
-    found = re.search(r"(?:rank|worker)[-_.]?(\d+)", path.name, re.IGNORECASE)
-    return int(found[1]) if found else None
 
 
 def _refuse_idle(path: Path, events: Events) -> None:
@@ -175,14 +168,6 @@ def _missing(ops: pl.DataFrame, calls: pl.DataFrame) -> Iterator[str]:
         yield "launch calls"
     if ops["shapes"].null_count() == ops.height:
         yield "op shapes"
-
-
-def _conform(frame: pl.DataFrame, name: str) -> pl.DataFrame:
-    """The frame with exactly the columns and types of its schema; columns that it lacks are null."""
-    return frame.select(
-        (pl.col(column) if column in frame.columns else pl.lit(None)).cast(spec.dtype).alias(column)
-        for column, spec in SCHEMAS[name].items()
-    )
 
 
 def _sha256(path: Path) -> str:

@@ -28,14 +28,15 @@ def link(trace: Trace) -> Trace:
     - An activity belongs to the call of the same (process, correlation); ids of 0 or less mean none. Where several calls share
       an id (runtime and driver rows of one launch), the one that enqueues work wins, and of several such the first: it
       encloses the others.
-    - Correlation ids are unique within a process only. Where a file has several processes, a device belongs to the one
-      that the loader names, unless another explains more than twice as many of its activities: a call that enqueues work,
-      of the same id, begun before the activity.
+    - Correlation ids are unique within a process only. Nsight names the process of each activity. Where a Kineto file has
+      several, a device belongs to the one that the loader names, unless another explains more than twice as many of its
+      activities: a call that enqueues work, of the same id, begun before the activity.
     """
     parent, around = nest(trace.ops, trace.calls)
     calls = trace.calls.with_columns(kind=call_kinds(trace.calls["name"]), op=around)
     launchers = _launchers(calls.with_columns(process=processes(trace.meta, calls["thread"])))
-    activities = _with_processes(trace.activities, launchers) if len(trace.meta.processes) > 1 else trace.activities
+    is_guessed = trace.meta.format == "kineto" and len(trace.meta.processes) > 1
+    activities = _with_processes(trace.activities, launchers) if is_guessed else trace.activities
     call = activities.join(launchers, on=["process", "correlation"], how="left", maintain_order="left")["call_right"]
     activities = activities.with_columns(call=call, op=calls["op"].gather(call))
     return replace(

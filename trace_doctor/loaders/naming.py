@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -86,6 +87,12 @@ def describe(found: Devices, properties: Any, calls: Iterable[str]) -> tuple[Dev
     by_number = {entry.get("id"): entry for entry in listed}
     api = next((vendor for name in calls if (vendor := _vendor(name))), None)
     return tuple(_info(label, found.ids[label], by_number.get(found.ids[label], {}), api) for label in found.labels)
+
+
+def rank_of(path: Path) -> int | None:
+    """The rank that a file's name tells, as in rank3.json, rank-3_trace.json or worker3_step_12.json."""
+    found = re.search(r"(?:rank|worker)[-_.]?(\d+)", path.name, re.IGNORECASE)
+    return int(found[1]) if found else None
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from trace_doctor.errors import InputError, UnsupportedInputError
 from trace_doctor.loaders import kineto, linking, naming
+from trace_doctor.loaders.nsight import database, export, folder
+from trace_doctor.loaders.nsight import loading as nsight
 from trace_doctor.trace import Trace
 
-SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep")
+SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", *export.SUFFIXES)
 """Endings of the files that are taken from a folder."""
-_SQLITE = b"SQLite format 3\x00"
 _LFS = b"version https://git-lfs"
 
 
@@ -25,25 +26,29 @@ def find(paths: Sequence[str]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(file for path in paths for file in _found(path)))
 
 
-def load(path: Path, *, jobs: int | None = None, progress: Callable[[int, int], None] | None = None) -> Trace:
-    """The linked trace of a file, whatever its name: its content says what it is.
+def load(
+    path: Path,
+    *,
+    jobs: int | None = None,
+    nsys: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trace:
+    """The linked trace of a file or of a folder with an Nsight export, whatever its name: its content says what it is.
 
-    `jobs` worker processes decode it (None: as many as pay off); `progress` is told the bytes read so far and in all.
+    `jobs` worker processes decode it (None: as many as pay off), `nsys` is the program that exports Nsight reports (None: as
+    found); `progress` is told the bytes read so far and in all.
     Raises InputError for what is no trace, NothingToAnalyzeError where no GPU activity was recorded.
     """
+    if path.is_dir() and folder.is_export(path):
+        return linking.link(nsight.load(path))
     start = _start(path)
-    if start.startswith(_SQLITE):
-        msg = "a SQLite database: Nsight Systems exports are not read yet, only PyTorch profiler traces"
-        raise UnsupportedInputError(
-            msg, where=str(path), hint="record the run with torch.profiler and give its JSON trace"
-        )
-    if path.suffix == ".nsys-rep":
-        msg = "a binary Nsight Systems report, which only Nsight's own tools read"
-        hint = f"nsys export --type sqlite --output {path.stem}.sqlite {path.name}"
-        raise UnsupportedInputError(msg, where=str(path), hint=hint)
     if start.startswith(_LFS):
         msg = "a Git LFS pointer, not the trace itself"
         raise UnsupportedInputError(msg, where=str(path), hint="git lfs pull")
+    if export.is_report(path, start):
+        return linking.link(nsight.load(export.exported(path, start, nsys=nsys), report=path))
+    if start.startswith(database.MAGIC) or path.suffix == ".sqlite":
+        return linking.link(nsight.load(path))
     return linking.link(kineto.load(path, jobs=jobs, progress=progress))
 
 
@@ -60,8 +65,10 @@ def _found(path: str) -> Iterator[Path]:
     if re.match(r"[a-z][a-z0-9+.-]+://", path, re.IGNORECASE):
         msg = "URLs are not read yet"
         raise UnsupportedInputError(msg, where=path, hint="download the file and give its path")
-    if Path(path).is_dir():
-        files = [file for file in Path(path).rglob("*") if file.name.lower().endswith(SUFFIXES) and file.is_file()]
+    if Path(path).is_dir() and folder.is_export(Path(path)):
+        files, problem = [Path(path)], ""
+    elif Path(path).is_dir():
+        files = [file for file in Path(path).rglob("*") if _is_trace(file)]
         problem = "no traces in this folder: no file ends in " + ", ".join(SUFFIXES)
     elif Path(path).exists():
         files, problem = [Path(path)], ""
@@ -73,3 +80,11 @@ def _found(path: str) -> Iterator[Path]:
             problem, where=path, hint="check the path; a folder, a file or a glob such as 'traces/rank*.json.gz'"
         )
     yield from sorted(files, key=lambda file: naming.natural(str(file)))
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether something in a folder is a trace by its name; of an Nsight report and its export the export is."""
+    if path.is_dir():
+        return folder.is_export(path)
+    is_exported = path.suffix in export.SUFFIXES and path.with_suffix(".sqlite").exists()
+    return path.name.lower().endswith(SUFFIXES) and path.is_file() and not is_exported

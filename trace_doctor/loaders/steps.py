@@ -7,7 +7,7 @@ import re
 import polars as pl
 
 from trace_doctor.errors import UsageError
-from trace_doctor.loaders import losses, marks
+from trace_doctor.loaders import losses, marks, startup
 from trace_doctor.options import Options
 from trace_doctor.trace import Meta, Trace, Warning, Window
 
@@ -40,12 +40,12 @@ def find(trace: Trace, options: Options) -> Window:
         return _hull(trace, launched, "the whole trace: first to last GPU activity", options)
     found = marks.find(trace, launched, step_range=options.step_range)
     if found.frame.is_empty():
-        return _hull(trace, launched, "no step marks: first to last GPU activity", options)
+        return _unmarked(trace, launched, "no step marks", options)
     laid = borders(launched, per_device(found.frame, launched))
     lost = losses.per_mark(trace, found.frame)
     steps = _chosen(laid.join(lost, on=["process", "number"], how="left", maintain_order="left"), options)
     if not steps["used"].any():
-        return _hull(trace, launched, "no step marks that hold GPU work: first to last GPU activity", options)
+        return _unmarked(trace, launched, "no step marks that hold GPU work", options)
     trust, why = losses.judge(steps)
     used = steps.filter("used")
     return Window(
@@ -224,6 +224,17 @@ def _listed(numbers: list[int]) -> str:
     """3, 4, 5 of a few, 3, 4, ..., 99 of many."""
     few = numbers if len(numbers) <= 12 else [*numbers[:2], "...", numbers[-1]]
     return ", ".join(map(str, few))
+
+
+def _unmarked(trace: Trace, launched: pl.DataFrame, rule: str, options: Options) -> Window:
+    """A window without steps, that begins after the broadcast of the parameters where every device shows one."""
+    begun = startup.ends(launched)
+    if len(begun) < launched["device"].n_unique():
+        return _hull(trace, launched, f"{rule}: first to last GPU activity", options)
+    count = begun.select(pl.col("broadcasts").max()).item()
+    rule = f"{rule}: from the end of the parameters' broadcast ({count} collectives) to the last GPU activity"
+    after = launched.join(begun, on="device", maintain_order="left").with_columns(start_ns="started_ns")
+    return _hull(trace, after, rule, options)
 
 
 def _hull(trace: Trace, launched: pl.DataFrame, rule: str, options: Options) -> Window:

@@ -1,0 +1,65 @@
+"""Runtime and driver calls of the host, and the profiler's own work."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from trace_doctor.loaders.nsight import tables as export
+from trace_doctor.loaders.nsight.tables import Tables
+
+_SPAN = ["start", "end", "globalTid"]
+# source: CUPTI's CUpti_ActivityOverheadKind. The driver's own work (2, 6, 7) costs without a profiler too.
+_OVERHEADS = {
+    2: "compilation: CUDA driver JIT",
+    6: "CUDA module loading",
+    7: "CUDA lazy function loading",
+    8: "Command Buffer Full",
+}
+_DRIVERS_OWN = [2, 6, 7]
+
+
+def read(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
+    """API calls: tid, start_ns, duration_ns (null: still open at the end), name, correlation.
+
+    Of the rows that share a process and a correlation id (runtime and driver row of one call) the outermost.
+    """
+    rows = export.read(tables, export.RUNTIME, integers=[*_SPAN, "correlationId", "nameId"])
+    calls = _spans(rows, _unversioned(export.named(rows["nameId"], strings)), pl.col("correlationId"))
+    calls = calls.sort("start_ns", pl.col("duration_ns").fill_null(1 << 62), descending=[False, True])
+    twin = pl.struct(pl.col("tid").floordiv(1 << 24), "correlation")
+    is_known = pl.col("correlation") > 0
+    if calls.filter(is_known).select(twin.is_duplicated().any()).item():
+        calls = calls.filter(~is_known.fill_null(value=False) | twin.is_first_distinct())
+    return calls
+
+
+def _unversioned(names: pl.Series) -> pl.Series:
+    """CudaLaunchKernel for cudaLaunchKernel_v7000."""
+    known = names.unique().drop_nulls()
+    plain = known.cast(pl.String).str.replace(r"_v\d+$", "").cast(pl.Categorical)
+    return names.replace_strict(known, plain, default=None, return_dtype=pl.Categorical)
+
+
+def overheads(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
+    """What is no work of the program's own: tid, start_ns, duration_ns, name, kind (as in `trace.ANNOTATIONS`)."""
+    cupti = export.read(tables, export.OVERHEAD, integers=[*_SPAN, "nameId", "overheadType"])
+    nsight = export.read(tables, export.PROFILER, integers=[*_SPAN, "nameId"])
+    kind, named = cupti["overheadType"], export.named(cupti["nameId"], strings)
+    names = kind.replace_strict(_OVERHEADS, default=None, return_dtype=pl.String).fill_null(named.cast(pl.String))
+    own = [
+        _spans(nsight, export.named(nsight["nameId"], strings)).with_columns(kind=pl.lit("overhead")),
+        _spans(cupti, names.cast(pl.Categorical)).with_columns(
+            kind=pl.when(kind.is_in(_DRIVERS_OWN)).then(pl.lit("user")).otherwise(pl.lit("overhead"))
+        ),
+    ]
+    return pl.concat(own)
+
+
+def _spans(rows: pl.DataFrame, names: pl.Series, *more: pl.Expr) -> pl.DataFrame:
+    spans = rows.select(
+        pl.col("globalTid").alias("tid"),
+        pl.col("start").alias("start_ns"),
+        (pl.col("end") - pl.col("start")).alias("duration_ns"),
+        *(column.alias("correlation") for column in more),
+    )
+    return spans.with_columns(names.alias("name")).filter(pl.col("start_ns").is_not_null())

@@ -1,0 +1,123 @@
+"""Opens SQLite exports: read-only, unlocked, nothing written to or beside the file; columns come as Arrow through ADBC.
+
+Of 2.7 million kernels, ADBC reads 15 columns in a third of the CPU time that sqlite3 and tuples take (docs/reference/nsight.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from trace_doctor.errors import CorruptTraceError, InputError
+from trace_doctor.loaders.nsight.tables import READ, Tables
+
+MAGIC = b"SQLite format 3\x00"
+PART_ROWS = 1 << 18
+_AGAIN = "export it again: nsys export --type sqlite --force-overwrite true --output {name} REPORT.nsys-rep"
+_WAIT = "wait until the export has ended, or close the program that has it open"
+
+
+def open_(path: Path) -> Tables:
+    """The tables of a SQLite export.
+
+    Raises CorruptTraceError where the file is truncated or damaged, InputError where it is still being written or is no export.
+    """
+    _refuse_damaged(path)
+    columns: dict[str, frozenset[str]] = {}
+    for table, column in _rows(path, _LISTING, ["table_name", "column_name"]).iter_rows():
+        columns[table] = columns.get(table, frozenset()) | {column}
+    if not columns:
+        msg = "a SQLite database, but no export of Nsight Systems: it has none of its tables"
+        raise InputError(msg, where=str(path), hint="nsys export --type sqlite REPORT.nsys-rep makes one")
+
+    def fetch(table: str, integers: Sequence[str], texts: Sequence[str]) -> Iterator[pl.DataFrame]:
+        return _parts(path, table, integers, texts)
+
+    return Tables(columns=columns, fetch=fetch)
+
+
+_LISTING = (
+    "SELECT CAST(m.name AS BLOB) AS table_name, CAST(c.name AS BLOB) AS column_name "
+    "FROM sqlite_master AS m, pragma_table_info(m.name) AS c "
+    f"WHERE m.type = 'table' AND m.name IN ({', '.join(repr(table) for table in READ)})"
+)
+
+
+def _parts(path: Path, table: str, integers: Sequence[str], texts: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """The rows by ranges of rowid, so that no more than a part is ever held as text."""
+    # a cast gives each column one type, whatever a row holds, and text as bytes, whatever its encoding
+    columns = [f'CAST("{name}" AS INTEGER) AS "{name}"' for name in integers]
+    columns += [f'ifnull(CAST("{name}" AS BLOB), x\'\') AS "{name}"' for name in texts]
+    select = f'SELECT {", ".join(["rowid AS _row", *columns])} FROM "{table}"'
+    last = -(1 << 63)
+    while True:
+        part = _rows(path, f"{select} WHERE rowid > {last} ORDER BY rowid LIMIT {PART_ROWS}", texts)
+        yield part.drop("_row")
+        if len(part) < PART_ROWS:
+            return
+        last = part["_row"][-1]
+
+
+def _rows(path: Path, query: str, texts: Sequence[str]) -> pl.DataFrame:
+    # imported here: only who reads an export pays for it
+    import adbc_driver_manager
+    import adbc_driver_sqlite
+
+    try:
+        with (
+            adbc_driver_sqlite.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1") as database,
+            adbc_driver_manager.AdbcConnection(database) as connection,
+            adbc_driver_manager.AdbcStatement(connection) as statement,
+        ):
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(PART_ROWS)})
+            statement.set_sql_query(query)
+            stream, _ = statement.execute_query()
+            rows = pl.DataFrame(stream)
+    except (adbc_driver_manager.Error, pl.exceptions.PolarsError, OSError) as problem:
+        raise _refusal(path, str(problem)) from None
+    return rows.with_columns(_decoded(rows[name]) for name in texts)
+
+
+def _decoded(texts: pl.Series) -> pl.Series:
+    """Bytes as text, what is no UTF-8 replaced; empty ones null."""
+    if texts.dtype != pl.Binary:  # no rows: the driver knows no type
+        return pl.Series(texts.name, [], dtype=pl.String)
+    try:
+        decoded = texts.cast(pl.String)
+    except pl.exceptions.ComputeError:
+        decoded = pl.Series(texts.name, [text.decode("utf-8", "replace") for text in texts], dtype=pl.String)
+    return decoded.set(decoded == "", None)
+
+
+def _refusal(path: Path, problem: str) -> InputError:
+    # the driver's words may hold the query but no value of the file
+    if "locked" in problem or "busy" in problem:
+        return InputError("the database is locked: another program writes it", where=str(path), hint=_WAIT)
+    if "not a database" in problem:
+        return InputError("not a SQLite database", where=str(path), hint=_AGAIN.format(name=path.name))
+    return CorruptTraceError(
+        "the database is damaged or cut short", where=str(path), hint=_AGAIN.format(name=path.name)
+    )
+
+
+def _refuse_damaged(path: Path) -> None:
+    """What SQLite itself would find late or, told that nobody writes, not at all."""
+    with path.open("rb") as file:
+        header = file.read(100)
+    size_bytes = path.stat().st_size
+    hint = _AGAIN.format(name=path.name)
+    if not header.startswith(MAGIC):
+        what = "its header is empty: the export was interrupted" if not header.strip(b"\0") else "not a SQLite database"
+        raise CorruptTraceError(what, where=str(path), hint=hint)
+    page_bytes = int.from_bytes(header[16:18], "big")
+    whole_bytes = (65_536 if page_bytes == 1 else page_bytes) * int.from_bytes(header[28:32], "big")
+    if size_bytes < max(whole_bytes, 512):
+        msg = f"the database is truncated: {size_bytes} of {whole_bytes} bytes are there"
+        raise CorruptTraceError(msg, where=str(path), hint=hint)
+    for suffix in ("-journal", "-wal"):
+        beside = path.with_name(path.name + suffix)
+        if beside.exists() and beside.stat().st_size:
+            msg = f"the database is locked or was left unfinished: {beside.name} lies beside it"
+            raise InputError(msg, where=str(path), hint=_WAIT)
