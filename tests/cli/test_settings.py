@@ -106,7 +106,9 @@ def test_every_setting_has_a_variable(
 
 def test_every_option_of_an_analysis_is_a_setting() -> None:
     # a program to run is never taken from a file that lies in some folder
-    assert set(Options.__struct_fields__) - {"thresholds", "limits", "nsys"} == {one.name for one in SETTINGS if not one.table}
+    assert set(Options.__struct_fields__) - {"thresholds", "limits", "nsys"} == {
+        one.name for one in SETTINGS if not one.table
+    }
     assert len([one for one in SETTINGS if one.table == "thresholds"]) == len(Thresholds.__struct_fields__)
 
 
