@@ -320,6 +320,13 @@ def test_a_lag_that_drifts() -> None:
     assert spans(found) == [(0, 0, 151), (1, 151, 301), (2, 301, 451)]
 
 
+def test_a_lag_that_hardly_drifts() -> None:
+    """Kernels of 110 in steps of 100: the host gets ahead, as it does after every start."""
+    rows = [step(number, 100 * number, 100 * number + 100) for number in range(3)]
+    rows += [r for n in range(3) for r in launched(110 * n + 1, 110, at_ns=100 * n, correlation=n + 1)]
+    assert codes(window(rows)) == []
+
+
 def test_a_steady_lag_is_no_drift() -> None:
     rows = [step(number, 100 * number, 100 * number + 100) for number in range(3)]
     rows += [r for n in range(-1, 3) for r in launched(100 * n + 51, 100, at_ns=100 * n, correlation=n + 5)]

@@ -23,13 +23,16 @@ DDP_FORWARD = r"DistributedDataParallel\.forward"
 
 
 def collectives_of(case: Case) -> pl.DataFrame:
-    """The collectives of the window, compared with the fastest of the same operation, group and known size.
+    """The collectives of the window, compared with the fastest of the same operation and group that are no larger.
 
-    `best_ns`: its duration, null where the size is unknown or came once; `waited`: took `waiting_ratio` times that; `punctual`: did not.
+    `best_ns`: how long it takes at the bandwidth of that one (the larger a message, the higher its bandwidth), null where the size is
+    unknown or there is none to compare; `waited`: took `waiting_ratio` times that; `punctual`: did not.
     """
     instances = case.kernels.filter(pl.col("kind") == "communication")
-    is_comparable = (pl.len().over(SIGNATURE) >= ENOUGH_REPEATS) & pl.col("message_bytes").is_not_null()
-    best = pl.when(is_comparable).then(pl.col("duration_ns").min().over(SIGNATURE))
+    size, same = pl.col("message_bytes"), ["operation", "group"]
+    bandwidth = (size / pl.col("duration_ns").clip(lower_bound=1)).max().over(SIGNATURE)
+    is_comparable = size.rank("max").over(same) >= ENOUGH_REPEATS
+    best = pl.when(is_comparable).then(size / bandwidth.cum_max().over(same, order_by="message_bytes"))
     return instances.with_columns(best_ns=best).with_columns(
         waited=(
             (pl.col("duration_ns") >= case.limits.waiting_ratio * pl.col("best_ns"))

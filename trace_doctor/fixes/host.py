@@ -11,6 +11,9 @@ from trace_doctor.fixes.finding import Draft, largest
 from trace_doctor.report import Evidence
 
 ENOUGH_STEPS = 3
+MOSTLY = 0.5
+UNNAMED = r"^\(between recorded ranges\)$|^ProfilerStep#"
+"""Host time of which no range says what it is."""
 
 
 def host_synchronisation(case: Case) -> Iterable[Draft]:
@@ -53,14 +56,16 @@ def _rate(claims: pl.DataFrame) -> dict[str, str]:
 
 
 def outlier_step(case: Case) -> Iterable[Draft]:
-    """Steps much longer than the median: what they lost beyond what the other steps lose to the same cause."""
+    """Steps much longer than the others, which are alike: what they lost beyond what the others lose to the same cause."""
     spans = case.analysis.window.spans.filter(pl.col("device") == case.analysis.number)
     steps = spans.group_by("number").agg(length_ns=(pl.col("end_ns") - pl.col("start_ns")).sum()).sort("number")
     median = steps["length_ns"].median()
     if len(steps) < ENOUGH_STEPS or not isinstance(median, (int, float)):
         return
-    slow = steps.filter(pl.col("length_ns") > case.limits.outlier_ratio * median)
-    if slow.is_empty():
+    ratio = case.limits.outlier_ratio
+    slow = steps.filter(pl.col("length_ns") > ratio * median)
+    typical = steps.filter(pl.col("length_ns").is_between(median / ratio, ratio * median))
+    if slow.is_empty() or len(typical) <= MOSTLY * len(steps):
         return
     claims = _excess(case.losses.filter(pl.col("wall") != "unattributed"), steps["number"], slow["number"])
     if case.is_worth_saying(claims):
@@ -104,8 +109,21 @@ def _excess(losses: pl.DataFrame, steps: pl.Series, slow: pl.Series) -> pl.DataF
 
 def host_code(case: Case) -> Iterable[Draft]:
     """Idle time in which the host ran code between launches."""
-    claims = case.caused("host code")
+    claims = _named_by_what_follows(case, case.caused("host code"))
     if case.is_worth_saying(claims):
+        words = largest(claims)
+        where = words["name"] if words["name"].startswith("before ") else f"in {words['name']}"
         yield Draft(
-            claims, "medium: idle while this code ran; what it does inside is not in the trace", words=largest(claims)
+            claims,
+            "medium: idle while this code ran; what it does inside is not in the trace",
+            words=words | {"where": where},
         )
+
+
+def _named_by_what_follows(case: Case, claims: pl.DataFrame) -> pl.DataFrame:
+    """Host code that no range names gets the name of the op, or else the kernel, whose launch it delays."""
+    name, op = pl.col("name").cast(pl.String), pl.col("op_name").cast(pl.String)
+    following = case.kernels.select("activity", follows=pl.coalesce(op, name))
+    before = pl.format("before {}", pl.col("follows").fill_null("the end of the step"))
+    named = claims.join(following, on="activity", how="left", maintain_order="left")
+    return named.with_columns(name=pl.when(name.str.contains(UNNAMED)).then(before).otherwise(name)).drop("follows")

@@ -13,8 +13,8 @@ from trace_doctor.trace import Meta, Trace, Warning, Window
 
 BEFORE_ALL_NS = -(2**63)
 """Launch time of what was enqueued before the recording began."""
-DRIFT_SHARE = 0.25
-"""The lag between mark and border drifts when it changes by more than this share of a step over the steps."""
+DRIFT_SHARE = 0.15
+"""The lag between mark and border drifts when it changes by more than this share of a step, on average, from one step to the next."""
 COMPUTE = ["compute", "graph"]
 _NO_STEPS = pl.DataFrame(
     schema={
@@ -271,7 +271,7 @@ def _drift(used: pl.DataFrame, meta: Meta) -> tuple[Warning, ...]:
         step=(pl.col("end_ns") - pl.col("start_ns")).median(),
         count=pl.len(),
     )
-    drifting = lags.filter((pl.col("count") > 1) & (pl.col("drift").abs() > DRIFT_SHARE * pl.col("step")))
+    drifting = lags.filter(pl.col("drift").abs() > DRIFT_SHARE * pl.col("step") * (pl.col("count") - 1))
     if drifting.is_empty():
         return ()
     device, drift = drifting.select("device", "drift").row(0)

@@ -119,6 +119,14 @@ def all_steps_pause(run: Run) -> None:
             run.host(5 * MS)
 
 
+@spares("outlier-step")
+def no_step_is_typical(run: Run) -> None:
+    for pause_ms in (1, 2, 4):
+        with run.step():
+            matmul_until_idle(run)
+            run.host(pause_ms * MS)
+
+
 # of three steps: a copy of 1.2 us each; twice the return from the wait and 3 us of dispatch, and the return at the end
 @fires("host-synchronisation", lost_ns=(3 * 1_200 + 2 * (6 + 3) * US + 6 * US) // 3)
 def the_loss_is_read_each_step(run: Run) -> None:
