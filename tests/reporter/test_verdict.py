@@ -46,7 +46,7 @@ def test_it_says_where_mfu_stands_with_the_whole_scale(mfu: float, words: str) -
     first = text.plain(verdict.sentences(with_metrics(samples.healthy(), mfu=mfu))[0])
     assert words in first
     assert first.endswith(
-        "For scale: untuned runs reach 20-30 %, tuned ones 50 %, a node's practical limit is 70-80 %, this GPU's best matmul 81 %."
+        "for scale: untuned runs reach 20-30 %, tuned ones 50 %, a node's practical limit is 70-80 %, this GPU's best matmul 81 %."
     )
 
 
@@ -59,8 +59,8 @@ def test_a_range_says_what_is_proven_and_what_may_be() -> None:
 
 def test_utilisation_and_mfu_are_reconciled_from_the_largest_losses() -> None:
     assert (
-        "The GPU was busy 93.0 % of the time, but 38.0 points went to kernels bound by memory, 20.5 to communication that no"
-        " compute covered and 8.2 to tensor kernels slower than the peak."
+        "The GPU was busy 93.0 % of the time, but of the peak's 100 points 38.0 went to kernels bound by memory, 20.5 to"
+        " communication that no compute covered and 8.2 to tensor kernels slower than the peak."
     ) in said(samples.busy_but_slow())
 
 

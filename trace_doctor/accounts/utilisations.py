@@ -28,12 +28,8 @@ def utilisations_of(analysis: Analysis) -> list[Utilisation]:
     """The utilisations of one GPU that apply to it, means over its window."""
     window_ns, held = analysis.account.window_ns, analysis.account.timeline.held_ns
     return [
-        Utilisation(
-            name="gpu", value=1 - held[IDLE] / window_ns, basis="measured", of="the time; some kernel or copy runs"
-        ),
-        Utilisation(
-            name="tensor", value=held[TENSOR] / window_ns, basis="measured", of="the time; a tensor kernel runs"
-        ),
+        Utilisation(name="gpu", value=1 - held[IDLE] / window_ns, basis="measured", of="the time"),
+        Utilisation(name="tensor", value=held[TENSOR] / window_ns, basis="measured", of="the time"),
         memory_bandwidth(analysis),
         pcie(analysis),
         *links(analysis),

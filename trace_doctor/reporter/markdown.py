@@ -4,61 +4,75 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from html import escape as escape_html
 from typing import NamedTuple
 
 from trace_doctor.report import Report
 from trace_doctor.reporter import text
-from trace_doctor.reporter.view import Card, Cause, View, view
+from trace_doctor.reporter.cards import Card, Remark
+from trace_doctor.reporter.view import Cause, View, view
 
 MARKER = "<!-- trace-doctor -->"
 """First line: whoever updates a comment finds it by this."""
-MOST_BYTES = 60_000
+BELOW_BYTES = 60_000
 """GitHub refuses a comment above 65,536 characters as a whole."""
 CELLS = 24
 NAME = 70
 OP = 50
 _BREAKER = "<!-- -->"
+_REFERENCE = re.compile(r"@|#(?=\w)|(?<=[Gg][Hh])-(?=\d)|\b[Ww]{3}(?=\.)|:(?=//|\w+:)|(?<!\\)\$")
+"""Where GitHub sees a mention, reference, link, emoji or formula."""
 
 
 class Block(NamedTuple):
     """A part of the document; of those that may go, the one with the highest rank goes first when space is short."""
 
+    name: str
+    """What the reader misses where it is left out."""
     lines: list[str]
     rank: int = 0
+    """0: always there."""
 
 
-def render(report: Report, *, most_bytes: int = MOST_BYTES) -> str:
-    """The report as Markdown of at most `most_bytes` bytes: detail is left out as whole blocks, and said so."""
+def render(report: Report, *, below_bytes: int = BELOW_BYTES) -> str:
+    """The report as Markdown of fewer than `below_bytes` bytes: whole blocks are left out, in a fixed order, and named."""
     shown = view(report)
     blocks = [
-        Block([MARKER, f"## {escape(shown.headline)}", "", f"**{escape(shown.subject)}**", ""]),
-        Block(_verdict(shown)),
-        Block(_walls(shown)),
-        *(Block(_card(number, card), 2) for number, card in enumerate(shown.findings, 1)),
-        Block(_more(shown.more_findings), 2),
-        Block(_causes(shown)),
-        Block(_contributors(shown.causes, shown), 5),
-        Block(_steps(shown), 3),
-        Block(_gpus(shown), 4),
-        Block(_notes(shown), 3),
+        Block("", [MARKER, f"## {escape(shown.headline)}", "", f"**{escape(shown.subject)}**", ""]),
+        Block("", _verdict(shown)),
+        Block("", _walls(shown)),
+        Block("", ["### Findings", "", *_paragraph(shown.findings.answer)]),
+        *(
+            Block(f"finding {place}", _card(place, card, shown), 2)
+            for place, card in enumerate(shown.findings.cards, 1)
+        ),
+        *(Block("findings in one line", _remarks(title, remarks, shown), 5) for title, remarks in shown.lists),
+        Block("the numbers", _numbers(shown), 1),
+        Block("the steps", _folded("Steps", _bullets(shown.steps)), 6),
+        Block("the table of GPUs", _gpus(shown), 8),
+        Block("the ledger", _causes(shown), 3),
+        Block("kernels and ops of the ledger", _contributors(shown.causes, shown), 9),
+        Block("what was left out", _folded("Left out, and what this rests on", _bullets(shown.notes)), 4),
     ]
-    return _fitted(blocks, most_bytes)
+    return _fitted(blocks, below_bytes)
 
 
-def _fitted(blocks: list[Block], most_bytes: int) -> str:
-    kept = blocks
-    while len((document := _document(kept, whole=kept is blocks)).encode()) > most_bytes:
+def _fitted(blocks: list[Block], below_bytes: int) -> str:
+    kept = [block for block in blocks if block.lines]
+    dropped: list[str] = []
+    while len((document := _document(kept, dropped, below_bytes)).encode()) >= below_bytes:
         last = max(range(len(kept)), key=lambda place: (kept[place].rank, place))
         if not kept[last].rank:
             break
-        kept = kept[:last] + kept[last + 1 :]
+        dropped.append(kept.pop(last).name)
     return document
 
 
-def _document(blocks: list[Block], *, whole: bool) -> str:
+def _document(blocks: list[Block], dropped: list[str], below_bytes: int) -> str:
     lines = [line for block in blocks for line in block.lines]
-    if not whole:
-        lines += ["_Some detail was left out to fit a comment: the JSON report has all of it._", ""]
+    if dropped:
+        names = text.listing(list(dict.fromkeys(dropped)))
+        lines += [f"_Left out to stay below {below_bytes:,} bytes: {names}. The JSON report has all of it._", ""]
     return text.plain("\n".join(lines)).rstrip() + "\n"
 
 
@@ -66,7 +80,13 @@ def escape(prose: str) -> str:
     """Text that Markdown and GitHub show as it stands: no emphasis, table, link, mention, reference or formula."""
     escaped = re.sub(r"[\\`*_\[\]<>|~$&]", r"\\\g<0>", " ".join(re.split(r"[\r\n]+", prose)).lstrip())
     escaped = re.sub(r"^(\d+(?=[.)](?:\s|$))|(?=[-#+=]))", r"\1\\", escaped)
-    return re.sub(r"@|#(?=\w)|(?<=[Gg][Hh])-(?=\d)|\b[Ww]{3}(?=\.)|:(?=//|\w+:)", rf"\g<0>{_BREAKER}", escaped)
+    return _REFERENCE.sub(rf"\g<0>{_BREAKER}", escaped)
+
+
+def html(prose: str) -> str:
+    """The same for text inside an HTML tag, where Markdown is not read but GitHub's references are."""
+    escaped = escape_html(" ".join(re.split(r"[\r\n]+", prose)), quote=False)
+    return _REFERENCE.sub(rf"\g<0>{_BREAKER}", escaped)
 
 
 def code(name: str) -> str:
@@ -86,19 +106,22 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]], *, right: Iterab
     return [f"| {' | '.join(cells)} |" for cells in (header, ruler, *rows)]
 
 
-def _folded(title: str, lines: list[str]) -> list[str]:
-    return [f"<details><summary>{title}</summary>", "", *lines, "", "</details>", ""] if lines else []
+def _folded(title: str, lines: list[str], *, is_open: bool = False) -> list[str]:
+    opening = "<details open>" if is_open else "<details>"
+    return [f"{opening}<summary>{title}</summary>", "", *lines, "", "</details>", ""] if lines else []
 
 
-def _more(line: str | None) -> list[str]:
-    return [f"_{escape(line)}_", ""] if line else []
+def _paragraph(line: str | None) -> list[str]:
+    return [escape(line), ""] if line else []
+
+
+def _bullets(lines: Iterable[str]) -> list[str]:
+    return [f"- {escape(line)}" for line in lines]
 
 
 def _verdict(shown: View) -> list[str]:
-    lines = [part for sentence in shown.verdict for part in (escape(sentence), "")]
-    if shown.next_step:
-        lines += [f"**Next:** {escape(shown.next_step)}", ""]
-    return [*lines, " · ".join(escape(fact) for fact in shown.facts), ""]
+    lines = [part for sentence in shown.verdict for part in _paragraph(sentence)]
+    return [*lines, *([f"**Next:** {escape(shown.next_step)}", ""] if shown.next_step else [])]
 
 
 def _walls(shown: View) -> list[str]:
@@ -115,18 +138,27 @@ def _walls(shown: View) -> list[str]:
     return [f"### {escape(shown.waterfall)}", "", *table(header, rows, right=(2, 3)), ""]
 
 
-def _card(number: int, card: Card) -> list[str]:
-    lines = ["### Findings", ""] if number == 1 else []
-    lines += [
-        f"**{number}. {escape(card.title)}**: {text.points(card.points)} points, {text.duration(card.time_ns)}",
-        "",
-    ]
-    lines += [f"- seen: {escape(line)}" for line in card.evidence]
-    lines += [f"- fix: {escape(card.fix)}"] if card.fix else []
-    if card.code:
-        fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", card.code)), default=0))
-        lines += ["", f"{fence}python", card.code, fence]
-    return [*lines, ""]
+def _card(place: int, card: Card, shown: View) -> list[str]:
+    """The finding's card, the first one open."""
+    loss = f"{text.points(card.points)} points, {shown.column.show(card.time_ns)} {shown.column.unit}/{shown.per}"
+    lines = []
+    for line in card.lines:
+        if line.is_code:
+            fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", line.words)), default=0))
+            lines += [f"- **{escape(line.label)}:**", "", fence, *line.words.splitlines(), fence, ""]
+        else:
+            lines.append(f"- **{escape(line.label)}:** {escape(line.words)}")
+    return _folded(f"<b>{place}. {html(card.title)}</b>: {loss}", lines, is_open=place == 1)
+
+
+def _remarks(title: str, remarks: Iterable[Remark], shown: View) -> list[str]:
+    rows = [[escape(one.title), text.points(one.points), shown.column.show(one.time_ns)] for one in remarks]
+    return _folded(html(title), table(["", "points", f"{shown.column.unit}/{shown.per}"], rows, right=(1, 2)))
+
+
+def _numbers(shown: View) -> list[str]:
+    rows = [[escape(cell) for cell in number] for number in shown.numbers]
+    return ["### Numbers", "", *table(["", "value", "", "basis"], rows, right=(1,)), ""]
 
 
 def _causes(shown: View) -> list[str]:
@@ -143,7 +175,13 @@ def _causes(shown: View) -> list[str]:
         for number, cause in enumerate(shown.causes, 1)
     ]
     header = ["cause", "points", f"{shown.column.unit}/{shown.per}", "basis", "what it is"]
-    return ["### Largest causes", "", *table(header, rows, right=(1, 2)), "", *_more(shown.more_causes)]
+    return [
+        "### Ledger: the largest causes",
+        "",
+        *table(header, rows, right=(1, 2)),
+        "",
+        *_paragraph(shown.more_causes),
+    ]
 
 
 def _contributors(causes: tuple[Cause, ...], shown: View) -> list[str]:
@@ -159,11 +197,7 @@ def _contributors(causes: tuple[Cause, ...], shown: View) -> list[str]:
         for top in cause.top
     ]
     header = ["cause", "op", f"kernel or host range, times a {shown.per}", "points", f"{shown.column.unit}/{shown.per}"]
-    return _folded("Kernels and ops of the causes", table(header, rows, right=(3, 4)) if rows else [])
-
-
-def _steps(shown: View) -> list[str]:
-    return _folded("Steps", [f"- {escape(line)}" for line in shown.steps])
+    return _folded("Kernels and ops of the ledger", table(header, rows, right=(3, 4)) if rows else [])
 
 
 def _gpus(shown: View) -> list[str]:
@@ -172,7 +206,3 @@ def _gpus(shown: View) -> list[str]:
     rows = [[escape(cell) for cell in row] for row in shown.gpus]
     lines = table(shown.gpu_header, rows, right=range(1, len(shown.gpu_header)))
     return _folded("GPUs", [*lines, *(["", escape(shown.more_gpus)] if shown.more_gpus else [])])
-
-
-def _notes(shown: View) -> list[str]:
-    return _folded("What this rests on", [f"- {escape(note)}" for note in shown.notes])

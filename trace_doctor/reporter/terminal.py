@@ -12,7 +12,9 @@ from rich.text import Text
 
 from trace_doctor.report import Report
 from trace_doctor.reporter import text
-from trace_doctor.reporter.view import Bar, Card, Cause, View, view
+from trace_doctor.reporter.cards import Card
+from trace_doctor.reporter.numbers import Number
+from trace_doctor.reporter.view import Bar, Cause, View, view
 
 WIDTH = 80
 WIDEST = 100
@@ -20,6 +22,8 @@ NARROWEST = 60
 LABEL = 20
 POINTS = 8
 TIME = 11
+CARD = 18
+VALUE = 24
 OP_SHARE = 0.6
 _ASCII = str.maketrans(
     {
@@ -72,21 +76,19 @@ def _lines(shown: View, width: int) -> Iterator[Text]:
     yield from _verdict(shown, width)
     yield from _heading(shown.waterfall, shown, width)
     yield from (_bar_line(bar, shown, width) for bar in shown.bars)
-    if shown.findings:
-        yield from _heading("Findings", shown, width)
-        for number, card in enumerate(shown.findings, 1):
-            yield from _card(number, card, shown, width)
-        yield from _paragraphs((shown.more_findings,), width)
-    if shown.causes:
-        yield from _heading("Largest causes", shown, width)
-        for number, cause in enumerate(shown.causes, 1):
-            yield from _cause(number, cause, shown, width)
-        yield from _paragraphs((shown.more_causes,), width, indent=4)
-    yield from _heading("Steps", shown, width, columns=False)
+    yield from _findings(shown, width)
+    yield from _heading("Numbers", shown, width, columns=False)
+    for number in shown.numbers:
+        yield from _number(number, width)
     yield from _paragraphs(shown.steps, width)
     yield from _gpus(shown, width)
+    if shown.causes:
+        yield from _heading("Ledger: the largest causes", shown, width)
+        for place, cause in enumerate(shown.causes, 1):
+            yield from _cause(place, cause, shown, width)
+        yield from _paragraphs((shown.more_causes,), width, indent=4)
     if shown.notes:
-        yield from _heading("What this rests on", shown, width, columns=False)
+        yield from _heading("Left out, and what this rests on", shown, width, columns=False)
         yield from (line for note in shown.notes for line in _wrapped(note, width, first="  - ", rest="    "))
 
 
@@ -96,13 +98,6 @@ def _verdict(shown: View, width: int) -> Iterator[Text]:
         yield from _wrapped(sentence, width, first="  ", rest="  ")
     if shown.next_step:
         yield from _wrapped(f"next: {shown.next_step}", width, first="  ", rest="        ", style="bold")
-    yield Text()
-    yield from _wrapped(" · ".join(_joined(fact) for fact in shown.facts), width, first="  ", rest="  ")
-
-
-def _joined(fact: str) -> str:
-    """A fact that is not broken over two lines."""
-    return fact.replace(" ", text.SPACE)
 
 
 def _wrapped(line: str, width: int, *, first: str, rest: str, style: str = "") -> Iterator[Text]:
@@ -160,15 +155,49 @@ def _contributor(name: str, op: str | None, times: str, width: int) -> Text:
     return Text(f"      {op_part}{text.clip(name, room - len(op_part))}{tail}", "dim")
 
 
+def _findings(shown: View, width: int) -> Iterator[Text]:
+    found = shown.findings
+    yield from _heading("Findings", shown, width, columns=bool(found.cards or found.remarks))
+    yield from _paragraphs((found.answer,), width)
+    for number, card in enumerate(found.cards, 1):
+        yield from _card(number, card, shown, width)
+    for title, remarks in shown.lists:
+        yield from _paragraphs((title,), width)
+        for remark in remarks:
+            mark = Text("   ").append("■ ", text.WALLS[remark.wall].colour).append(remark.title)
+            yield _with_numbers(mark, remark.points, remark.time_ns, shown, width)
+
+
 def _card(number: int, card: Card, shown: View, width: int) -> Iterator[Text]:
-    title = Text(f"{number:2}. ").append("■ ", text.WALLS[card.wall].colour).append(card.title, "bold")
+    first, *rest = textwrap.wrap(card.title, width - POINTS - TIME - 7, break_on_hyphens=False) or [""]
+    title = Text(f"{number:2}. ").append("■ ", text.WALLS[card.wall].colour).append(first, "bold")
     yield _with_numbers(title, card.points, card.time_ns, shown, width, "bold")
-    for line in card.evidence:
-        yield from _wrapped(line, width, first="      seen: ", rest="            ")
-    if card.fix:
-        yield from _wrapped(card.fix, width, first="      fix:  ", rest="            ")
-    for line in (card.code or "").splitlines():
-        yield Text(f"        {line}", "dim")
+    yield from (Text(f"      {more}", "bold") for more in rest)
+    for line in card.lines:
+        label = f"      {line.label}".ljust(CARD)
+        if line.is_code:
+            yield Text(label.rstrip(), "dim")
+            yield from (Text(f"        {piece}", "dim") for piece in _code(line.words, width - 8))
+        else:
+            yield from _wrapped(line.words, width, first=label, rest=" " * CARD)
+    yield Text()
+
+
+def _code(snippet: str, room: int) -> Iterator[str]:
+    """A snippet's lines, whole: a comment that doesn't fit beside its line stands below it, and what still doesn't is wrapped."""
+    for line in snippet.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        code, mark, comment = line.partition("  # ")
+        fits = len(line) <= room or not mark
+        pieces = [line] if fits else [code.rstrip(), f"{indent}# {comment.strip()}"]
+        for piece in pieces:
+            yield from textwrap.wrap(piece, room, subsequent_indent=indent, break_on_hyphens=False) or [""]
+
+
+def _number(number: Number, width: int) -> Iterator[Text]:
+    basis = f" [{number.basis}]" if number.basis else ""
+    first = f"  {number.label}".ljust(VALUE) + text.plain(number.value).rjust(14) + "  "
+    yield from _wrapped(number.meaning + basis, width, first=first, rest=" " * len(first))
 
 
 def _gpus(shown: View, width: int) -> Iterator[Text]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from trace_doctor.report import Report, Wall
 
+LONGEST = 2_000
+"""Characters of a name that a report for people may need: templates of CUTLASS kernels reach some hundred."""
 SPACE = "\u00a0"
 """Joins a number to its unit until the lines are broken; `plain` turns it into a blank."""
 
@@ -116,6 +119,8 @@ BASES = {
 
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _WRAPPER = re.compile(r"[AB]?(?:Bin|Un)aryFunctor|TensorListMetadata|\w*OpMathFunctor")
+_HOST_RANGE = re.compile(r"\.py\(\d*\)|^enumerate\(")
+"""A Python frame or a range of the data loader: its brackets hold no parameters."""
 _NAMELESS = {"kernel", "kernel2", "device_kernel"}
 """CUTLASS and its users: the name is the first template argument."""
 _IDENTIFIER = re.compile(r"\b[A-Za-z]\w*\b(?!::)")
@@ -124,7 +129,7 @@ _FUNCTOR = re.compile(r"\b(\w*Functor\w*|\w+_kernel_cuda|\w+Ops?)\b")
 
 def clean(text: str, *, keep_lines: bool = False) -> str:
     """Text without anything that could steer a terminal: line breaks become blanks, invisible characters escapes."""
-    if text.isascii() and text.isprintable():
+    if text.isprintable():
         return text
 
     def visible(char: str) -> str:
@@ -138,15 +143,18 @@ def clean(text: str, *, keep_lines: bool = False) -> str:
 
 
 def cleaned(report: Report) -> Report:
-    """The report with every string cleaned: names in a trace are other people's text."""
+    """The report with every string cleaned and at most 2,000 characters long: names in a trace are other people's text."""
 
     def walk(value: Any, key: str = "") -> Any:
         if isinstance(value, str):
-            return clean(value, keep_lines=key == "fix.code")
+            return clean(clip(value, LONGEST), keep_lines=key == "fix.code")
         if isinstance(value, list):
             return [walk(item) for item in value]
         if isinstance(value, dict):
-            return {clean(str(k)): walk(v, f"fix.{k}" if key.endswith("fix") else str(k)) for k, v in value.items()}
+            return {
+                clean(clip(str(k), LONGEST)): walk(v, f"fix.{k}" if key.endswith("fix") else str(k))
+                for k, v in value.items()
+            }
         return value
 
     return msgspec.convert(walk(msgspec.to_builtins(report)), Report)
@@ -172,6 +180,8 @@ def kernel(name: str) -> str:
     >>> kernel("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int, float)")
     'vectorized_elementwise_kernel<CUDAFunctor_add>'
     """
+    if _HOST_RANGE.search(name):
+        return name
     if name.startswith("_Z"):
         return _demangled(name)
     text = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace("<unnamed>::", "")
@@ -265,6 +275,18 @@ def plural(count: int, noun: str) -> str:
 def listing(items: list[str]) -> str:
     """a; a and b; a, b and c."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+
+
+def ranges(numbers: Iterable[int], most: int = 8) -> str:
+    """Numbers in ascending order, neighbours joined, at most `most` groups: 0-3, 5."""
+    groups: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if groups and number == groups[-1][1] + 1:
+            groups[-1][1] = number
+        else:
+            groups.append([number, number])
+    shown = [str(low) if low == high else f"{low}-{high}" for low, high in groups[:most]]
+    return ", ".join([*shown, "…"] if len(groups) > most else shown)
 
 
 def sentence(text: str) -> str:

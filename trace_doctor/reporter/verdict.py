@@ -17,6 +17,7 @@ STANDINGS = (
 SCALE = (
     f"untuned runs reach 20-30{text.SPACE}%, tuned ones 50{text.SPACE}%, a node's practical limit is 70-80{text.SPACE}%"
 )
+MEANING = "MFU is the share of the GPU's peak that went into the model's own arithmetic."
 IMPOSSIBLE = "above the peak, which can't be: the device, the peak or the FLOPs are wrong"
 LARGEST_LOSSES = 3
 WORTH_NAMING = 0.02
@@ -46,7 +47,7 @@ def _mfu(mfu: float) -> str:
 def sentences(report: Report) -> tuple[str, ...]:
     """Where MFU stands or why there is none, what it may be at most, and why it differs from GPU utilisation."""
     found: list[str | None] = [_standing(report) if report.metrics.mfu is not None else _why_unknown(report)]
-    found += [_range(report), _difference(report)]
+    found += [_range(report), _difference(report), _first(report)]
     if report.coverage.trust != "good":
         found.append("Careful: idle time can't be believed in this trace; the reason stands at the end.")
     return tuple(sentence for sentence in found if sentence)
@@ -58,14 +59,14 @@ def _standing(report: Report) -> str:
     peak = report.device.peak_flops.get(report.device.peak_dtype or "")
     best = report.device.best_matmul_flops
     matmul = f", this GPU's best matmul {text.percent(best / peak, 0)}" if best and peak else ""
-    return f"That is {where}. For scale: {SCALE}{matmul}."
+    return f"{MEANING} This is {where}; for scale: {SCALE}{matmul}."
 
 
 def _why_unknown(report: Report) -> str:
     """The first reason that holds."""
     share, covered = report.metrics.tensor_share, report.workload.covered_share
     if not report.device.peak_flops:
-        return text.sentence(report.device.basis or "no peak: this GPU is not in the table of devices")
+        return text.sentence(text.clip(report.device.basis, 400) or "no peak: this GPU is not in the table of devices")
     if share == 0:
         return "No tensor kernel (matmul, convolution, attention) ran in the window, so there is no MFU to speak of."
     if not covered:
@@ -108,14 +109,21 @@ def _difference(report: Report) -> str | None:
     ranked = sorted((item for item in losses.items() if item[1] >= WORTH_NAMING), key=lambda item: (-item[1], item[0]))
     if busy is None or not ranked:
         return None
-    named = text.listing(
-        [f"{text.points(100 * share)} points went to {words}" for words, share in ranked[:LARGEST_LOSSES]]
-    )
-    named = (
-        named.replace(" points went to ", "\0", 1).replace(" points went to ", " to ").replace("\0", " points went to ")
-    )
+    (words, share), *others = ranked[:LARGEST_LOSSES]
+    losses_named = [f"{text.points(100 * share)} went to {words}"]
+    losses_named += [f"{text.points(100 * share)} to {words}" for words, share in others]
     link = "but" if busy >= 0.5 else "and"
-    return f"The GPU was busy {text.percent(busy)} of the time, {link} {named}."
+    busy_words = f"The GPU was busy {text.percent(busy)} of the time"
+    return f"{busy_words}, {link} of the peak's 100 points {text.listing(losses_named)}."
+
+
+def _first(report: Report) -> str | None:
+    """The finding to look at first."""
+    worth = [finding for finding in report.findings if finding.severity != "info"]
+    if not worth:
+        return None
+    title, points = text.clip(worth[0].title, 120), text.points(worth[0].mfu_points)
+    return f"{text.sentence(title)} This is the largest finding, {points} points."
 
 
 def _words(row: LedgerRow) -> str:

@@ -2,18 +2,22 @@
 
 1. the verdict: MFU, where that stands, GPU utilisation and why the two differ
 2. the waterfall from the peak down to MFU, a row a wall
-3. findings, where there are any, and the largest causes
-4. the steps, and a row a GPU where there are several
-5. what the numbers rest on and what was left out
+3. findings: a card for each that is worth fixing, a line for the others
+4. the numbers beside MFU with their basis, the steps, and a row a GPU where there are several
+5. the ledger: its largest causes
+6. what was left out, and what the numbers rest on
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 from typing import NamedTuple
 
-from trace_doctor.report import WALLS, Finding, Gpu, LedgerRow, Report, Wall
+from trace_doctor.report import WALLS, Gpu, LedgerRow, Report, Wall
 from trace_doctor.reporter import text, verdict
+from trace_doctor.reporter.cards import Findings, Remark, findings
+from trace_doctor.reporter.numbers import Number, numbers, steps
 from trace_doctor.reporter.text import Column
 
 SMALLEST_POINTS = 1.0
@@ -21,12 +25,11 @@ SMALLEST_SHARE = 0.005
 """Of a contributor that is not the first."""
 MOST_CAUSES = 8
 MOST_TOPS = 3
-MOST_FINDINGS = 10
 MOST_GPUS = 16
 MOST_NOTES = 20
-MOST_STEPS = 6
 LONGEST_NOTE = 400
 LONGEST_TITLE = 80
+_SOURCES = re.compile(r", sources [A-Z0-9, -]+")
 
 
 class Bar(NamedTuple):
@@ -63,18 +66,6 @@ class Cause(NamedTuple):
     top: tuple[Contributor, ...]
 
 
-class Card(NamedTuple):
-    """A finding: its loss, what shows it, and what to do."""
-
-    wall: Wall
-    title: str
-    points: float
-    time_ns: float
-    evidence: tuple[str, ...]
-    fix: str | None
-    code: str | None
-
-
 class View(NamedTuple):
     """All that a report for people shows, in order."""
 
@@ -82,21 +73,22 @@ class View(NamedTuple):
     headline: str
     verdict: tuple[str, ...]
     next_step: str | None
-    facts: tuple[str, ...]
     waterfall: str
     """Title of the bars."""
     per: str
     """What times are given for: "step", or "window" where there are no steps."""
     column: Column
     bars: tuple[Bar, ...]
-    findings: tuple[Card, ...]
-    more_findings: str | None
-    causes: tuple[Cause, ...]
-    more_causes: str | None
+    findings: Findings
+    lists: tuple[tuple[str, tuple[Remark, ...]], ...]
+    """Findings in one line each, with what is said above them."""
+    numbers: tuple[Number, ...]
     steps: tuple[str, ...]
     gpu_header: tuple[str, ...]
     gpus: tuple[tuple[str, ...], ...]
     more_gpus: str | None
+    causes: tuple[Cause, ...]
+    more_causes: str | None
     notes: tuple[str, ...]
 
 
@@ -105,21 +97,20 @@ def view(report: Report) -> View:
     report = text.cleaned(report)
     per_ns = step_ns(report)
     shown, rest = _causes(report)
+    found = findings(report)
     return View(
         subject=_subject(report),
         headline=verdict.headline(report),
         verdict=verdict.sentences(report),
         next_step=verdict.next_step(report),
-        facts=_facts(report),
         waterfall="Where the time goes" + (", from the peak down to MFU" if report.metrics.mfu is not None else ""),
         per="step" if report.window.step_time_ns.mean else "window",
         column=text.column(per_ns),
         bars=_bars(report),
-        findings=tuple(_card(finding) for finding in report.findings[:MOST_FINDINGS]),
-        more_findings=_more(len(report.findings) - MOST_FINDINGS, "finding"),
-        causes=shown,
-        more_causes=rest,
-        steps=_steps(report),
+        findings=found,
+        lists=_lists(found),
+        numbers=numbers(report),
+        steps=steps(report),
         gpu_header=(
             "GPU",
             "step" if report.window.step_time_ns.mean else "window",
@@ -130,8 +121,19 @@ def view(report: Report) -> View:
         ),
         gpus=tuple(_gpu(gpu) for gpu in report.gpus[:MOST_GPUS]) if len(report.gpus) > 1 else (),
         more_gpus=_folded(report.gpus[MOST_GPUS:]),
+        causes=shown,
+        more_causes=rest,
         notes=_notes(report),
     )
+
+
+def _lists(found: Findings) -> tuple[tuple[str, tuple[Remark, ...]], ...]:
+    remarks = len(found.remarks) + found.unlisted
+    lists = [
+        (f"{text.plural(len(found.more), 'more finding')}, smaller than these:", found.more),
+        (f"{text.plural(remarks, 'remark')}, too small to act on or nothing to fix:", found.remarks),
+    ]
+    return tuple((title, rows) for title, rows in lists if rows)
 
 
 def step_ns(report: Report) -> float:
@@ -144,36 +146,6 @@ def _subject(report: Report) -> str:
     files = f"{names[0]} … {names[-1]} ({len(names)} files)" if len(names) > 1 else "".join(names)
     gpus = f"{report.device.count} × {report.device.name or 'unknown GPU'}" if report.device.count else ""
     return text.clip(" · ".join(part for part in (files, gpus) if part), 160)
-
-
-def _facts(report: Report) -> tuple[str, ...]:
-    metrics, window = report.metrics, report.window
-    used = sum(step.used for step in window.steps)
-    facts = [
-        f"step {text.duration(window.step_time_ns.median)} ({f'median of {used}' if used > 1 else 'the only one'})"
-        if window.step_time_ns.median
-        else f"window {text.duration(window.duration_ns)}, no steps found",
-        f"GPU busy {text.percent(metrics.gpu_utilisation)}",
-        f"in tensor kernels {text.percent(metrics.tensor_share)}",
-    ]
-    optional = [
-        ("HFU", text.percent(metrics.hfu) if metrics.hfu is not None and metrics.hfu != metrics.mfu else None),
-        (
-            "achieved",
-            f"{text.rate(metrics.achieved_flops, 'FLOP/s')} per GPU" if metrics.achieved_flops is not None else None,
-        ),
-        ("throughput", f"{text.number(metrics.tokens_per_s)} tokens/s" if metrics.tokens_per_s is not None else None),
-        ("communication overlapped", _share_or_none(metrics.communication_overlap)),
-        ("memory bandwidth", _share_or_none(metrics.memory_bandwidth_utilisation)),
-        ("links", _share_or_none(metrics.link_utilisation)),
-        ("PCIe", _share_or_none(metrics.pcie_utilisation)),
-    ]
-    facts += [f"{name} {value}" for name, value in optional if value is not None]
-    return tuple(facts + [f"MFU against {d} {text.percent(mfu)}" for d, mfu in sorted(metrics.mfu_by_peak.items())])
-
-
-def _share_or_none(share: float | None) -> str | None:
-    return None if share is None else text.percent(share)
 
 
 def _bars(report: Report) -> tuple[Bar, ...]:
@@ -241,49 +213,8 @@ def _cause(report: Report, row: LedgerRow) -> Cause:
     )
 
 
-def _card(finding: Finding) -> Card:
-    def evidence_line(name: str, numbers: dict[str, float], count: int | None, duration_ns: int | None) -> str:
-        parts = [text.kernel(name)]
-        parts += [f"{count:,} times"] if count is not None else []
-        parts += [text.duration(duration_ns)] if duration_ns is not None else []
-        parts += [f"{key.replace('_', ' ')} {value:,.4g}" for key, value in sorted(numbers.items())[:4]]
-        return text.clip(", ".join(parts), LONGEST_NOTE)
-
-    return Card(
-        wall=finding.wall,
-        title=text.clip(f"{finding.title} ({finding.code})", LONGEST_TITLE),
-        points=finding.mfu_points,
-        time_ns=finding.lost_ns,
-        evidence=tuple(evidence_line(e.name, e.numbers, e.count, e.duration_ns) for e in finding.evidence[:MOST_TOPS]),
-        fix=text.clip(finding.fix.summary, LONGEST_NOTE) if finding.fix else None,
-        code=finding.fix.code if finding.fix else None,
-    )
-
-
 def _more(count: int, noun: str) -> str | None:
     return f"{text.plural(count, f'more {noun}')}" if count > 0 else None
-
-
-def _steps(report: Report) -> tuple[str, ...]:
-    window, time = report.window, report.window.step_time_ns
-    if not window.steps:
-        return (text.sentence(window.rule or "no steps found: the whole trace is one window"),)
-    used = [step for step in window.steps if step.used]
-    lines = [f"{len(used)} of {text.plural(len(window.steps), 'step')} used: {window.rule}"]
-    if time.median and time.min is not None and time.max is not None and len(used) > 1:
-        spread = (time.max - time.min) / time.median
-        lines.append(
-            f"median {text.duration(time.median)}, from {text.duration(time.min)} to {text.duration(time.max)}"
-            f" (spread {text.percent(spread)} of the median)"
-        )
-    out = [
-        f"step {step.number} left out: {step.why_not or 'no reason given'}" for step in window.steps if not step.used
-    ]
-    lines += out[:MOST_STEPS]
-    more = _more(len(out) - MOST_STEPS, "step")
-    return tuple(
-        text.clip(text.sentence(line), LONGEST_NOTE) for line in [*lines, *([f"{more} left out"] if more else [])]
-    )
 
 
 def _gpu(gpu: Gpu) -> tuple[str, ...]:
@@ -328,8 +259,13 @@ def _notes(report: Report) -> tuple[str, ...]:
     notes += [", ".join(known)] if known else []
     if coverage.tables_missing:
         notes.append(f"Not recorded in this trace: {', '.join(coverage.tables_missing)}")
-    notes += [f"GPU: {report.device.basis}"] if report.device.basis and report.device.peak_dtype else []
-    notes += [f"Not judged: {skipped.why}" for skipped in coverage.abstained]
+    if report.device.basis and report.device.peak_dtype:
+        notes.append(f"GPU: {_SOURCES.sub('', report.device.basis)} (sources: trace-doctor devices)")
+    skipped: dict[str, list[str]] = {}
+    for one in coverage.abstained:
+        skipped.setdefault(one.why, []).append(one.code)
+    judged = [f"Not judged, because {why}: {', '.join(codes)}" for why, codes in skipped.items()]
+    notes += judged[:MOST_NOTES]
     told = {*coverage.why, *(message.message for message in report.warnings if message.code == "unknown-peak")}
     warnings = [message.message for message in report.warnings if message.message not in told]
     notes += [f"Warning: {warning}" for warning in warnings[:MOST_NOTES]]
