@@ -380,6 +380,7 @@ HOSTILE = (
 )
 
 
+ENUMERATED = ("wall", "basis", "severity", "trust", "flops_basis", "schema_version", "group_by", "bound")
 RESOURCES = ("gpu", "tensor", "memory_bandwidth", "pcie", "link", "network")
 """Names of utilisations: the tool's own."""
 
@@ -392,7 +393,7 @@ def hostile(name: str = HOSTILE) -> Report:
             return {k: walk(v, str(k)) for k, v in value.items()}
         if isinstance(value, list):
             return [walk(item) for item in value]
-        kept = key in ("wall", "basis", "severity", "trust", "flops_basis", "schema_version") or value in RESOURCES
+        kept = key in ENUMERATED or value in RESOURCES
         return name if isinstance(value, str) and not kept else value
 
     report = busy_but_slow()

@@ -27,9 +27,10 @@ def reports() -> Iterator[tuple[Path, str]]:
 
 
 def readme() -> str:
-    """The README with the report of the sample that spends half of its time waiting for the network."""
+    """The README with the first page, up to the second finding, of the sample that spends half of its time waiting for the network."""
     shown = terminal.render(analyze(["sample_traces/gpt-communication-bound.json.gz"]), width=80)
-    block = f"<!-- report:begin -->\n```text\n{shown.rstrip()}\n```\n<!-- report:end -->"
+    first = shown[: shown.index("\n 2. ■")].rstrip()
+    block = f"<!-- report:begin -->\n```text\n{first}\n  …\n```\n<!-- report:end -->"
     return SHOWN.sub(lambda _: block, Path("README.md").read_text(encoding="utf-8"))
 
 

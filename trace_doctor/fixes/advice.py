@@ -56,8 +56,8 @@ def advise(code: str, variant: str, framework: str, words: Mapping[str, str]) ->
     return Told(
         title=(entry.title or base.title).format_map(words),
         fix=(entry.fix or base.fix).format_map(words),
-        risk=entry.risk or base.risk or None,
-        verify=entry.verify or base.verify or None,
+        risk=(entry.risk or base.risk).format_map(words) or None,
+        verify=(entry.verify or base.verify).format_map(words) or None,
         snippet=snippets.get(shown),
         framework=shown if shown in snippets else None,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -145,16 +146,17 @@ def clean(text: str, *, keep_lines: bool = False) -> str:
 def cleaned(report: Report) -> Report:
     """The report with every string cleaned and at most 2,000 characters long: names in a trace are other people's text."""
 
+    @cache
+    def harmless(words: str, key: str = "") -> str:
+        return clean(clip(words, LONGEST), keep_lines=key == "fix.code")
+
     def walk(value: Any, key: str = "") -> Any:
         if isinstance(value, str):
-            return clean(clip(value, LONGEST), keep_lines=key == "fix.code")
+            return harmless(value, key)
         if isinstance(value, list):
             return [walk(item) for item in value]
         if isinstance(value, dict):
-            return {
-                clean(clip(str(k), LONGEST)): walk(v, f"fix.{k}" if key.endswith("fix") else str(k))
-                for k, v in value.items()
-            }
+            return {harmless(str(k)): walk(v, f"fix.{k}" if key.endswith("fix") else str(k)) for k, v in value.items()}
         return value
 
     return msgspec.convert(walk(msgspec.to_builtins(report)), Report)
