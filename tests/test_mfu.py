@@ -12,6 +12,8 @@ from trace_doctor.errors import InputError, TraceDoctorError, UsageError
 from trace_doctor.estimate import Estimate, Run, to_json
 from trace_doctor.mfu import estimate
 from trace_doctor.options import Options
+from trace_doctor.pipeline import analyze
+from trace_doctor.reporter import terminal
 from trace_doctor.reporter.estimate import render
 
 H100 = Options(device="h100-sxm")
@@ -231,3 +233,58 @@ def test_json_is_the_estimate(llama: str) -> None:
     assert (document["schema_version"], document["mfu"], document["hfu"]) == ("1.0", found.mfu, None)
     assert document["device"]["peak_flops"]["bf16"] == 989.4e12
     assert document["flops"]["parts"][0]["name"] == "attention"
+
+
+# ---- beside a trace
+
+GPT = """
+vocab = 50304
+tied = true
+[[layers]]
+count = 4
+hidden = 2048
+attention = { heads = 16 }
+mlp = { width = 8192, matrices = 2 }
+"""
+HEALTHY = Path(__file__).parents[1] / "sample_traces/gpt-healthy.json.gz"
+
+
+@pytest.fixture
+def gpt(tmp_path: Path) -> str:
+    """The model of the healthy sample (tests/simulator/samples.py); a step of it is 8 sequences of 2,048."""
+    file = tmp_path / "gpt.toml"
+    file.write_text(GPT)
+    return str(file)
+
+
+def test_a_models_flops_are_those_of_the_traces_shapes(gpt: str) -> None:
+    by_shapes = analyze([HEALTHY])
+    options = Options(model=gpt, tokens_per_step=8 * 2048, sequence_length=2048)
+    by_model = analyze([HEALTHY], options)
+    work = by_model.workload
+    weights = 4 * (4 * 2048**2 + 2 * 2048 * 8192) + 2048 * 50304
+    assert work.model_flops_per_step == 8 * 2048 * (6 * weights + 6 * 4 * 2048 * 2048)
+    assert work.shape_flops_per_step == pytest.approx(work.model_flops_per_step, rel=1e-9)
+    assert (work.flops_basis, work.shape_covered_share) == ("model", 1.0)
+    assert by_model.metrics.mfu == pytest.approx(by_shapes.metrics.mfu)
+    assert by_model.metrics.tokens_per_s is not None
+    said = " ".join(terminal.render(by_model).split())
+    assert "FLOPs of a step and GPU: 31.6 TFLOP, gpt, 1.927 GFLOP a token x 16,384 tokens" in said
+    assert "Cross-check: the shapes of the trace hold 31.6 TFLOP, 100.0 % of the model's" in said
+
+
+@pytest.mark.parametrize(("tokens", "code"), [(2 * 8 * 2048, "flops-mismatch"), (4 * 2048, "flops-contradiction")])
+def test_a_model_that_the_shapes_contradict(gpt: str, tokens: int, code: str) -> None:
+    report = analyze([HEALTHY], Options(model=gpt, tokens_per_step=tokens, sequence_length=2048))
+    assert [message.code for message in report.warnings if message.code.startswith("flops")] == [code]
+
+
+@pytest.mark.parametrize("said", [{"convention": "palm"}, {"sequence_length": 8192}])
+def test_what_is_said_of_a_model_needs_one(said: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="needs --model"):
+        analyze([HEALTHY], Options(**said))
+
+
+def test_a_model_needs_the_tokens_of_a_step(gpt: str) -> None:
+    with pytest.raises(UsageError, match="--model needs --tokens-per-step"):
+        analyze([HEALTHY], Options(model=gpt, sequence_length=2048))

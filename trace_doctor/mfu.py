@@ -76,6 +76,36 @@ def estimate(run: Run, options: Options | None = None) -> Estimate:
     return msgspec.structs.replace(found, warnings=_warnings(found, device))
 
 
+def with_model(options: Options) -> Options:
+    """The options with the FLOPs of a step that their model and tokens make, and the formula; as they are without a model.
+
+    Raises UsageError where the tokens of a step or the length of a sequence are missing.
+    """
+    if options.model is None:
+        for name in ("convention", "sequence_length"):
+            if getattr(options, name) is not None:
+                msg = f"{_flag(name)} needs --model: it says how the model's FLOPs are counted"
+                raise UsageError(msg, hint="add --model FILE, or leave it out")
+        return options
+    if options.tokens_per_step is None:
+        msg = "--model needs --tokens-per-step: FLOPs of a step are FLOPs of a token x tokens"
+        raise UsageError(msg, hint="add --tokens-per-step T, the tokens of one step of the whole job")
+    run = Run(
+        model=options.model,
+        sequence_length=options.sequence_length,
+        params=options.params,
+        active_params=options.active_params,
+    )
+    model, sequence = described(run)
+    convention = chosen(options.convention, model)
+    per_token = count(model, sequence, convention).total / sequence
+    formula = (
+        f"{model.name}, {per_token / 1e9:,.4g} GFLOP a token x {options.tokens_per_step:,.0f} tokens"
+        f" (sequences of {sequence:,}, convention {convention.name}: {convention.formula})"
+    )
+    return msgspec.structs.replace(options, flops_per_step=per_token * options.tokens_per_step, flops_formula=formula)
+
+
 def described(run: Run) -> tuple[Model, int]:
     """The model and the tokens of one of its samples; raises where either is not known."""
     if run.model is None:

@@ -75,7 +75,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     whole_trace: bool = False
     flops_per_step: float | None = None
     """Model FLOPs of one step of the whole job."""
+    flops_formula: str | None = None
+    """How flops_per_step was counted; null: as given."""
+    model: str | None = None
+    """Model file whose FLOPs per token make flops_per_step, with tokens_per_step: TOML, or a Hugging Face config.json."""
+    sequence_length: int | None = None
+    """Tokens of one sequence, as trained; null: as the model fixes it."""
+    convention: str | None = None
+    """How the model's FLOPs are counted, a name of work/conventions.toml; null: as the shapes are."""
     params: float | None = None
+    active_params: float | None = None
+    """Of a mixture of experts: parameters that a token passes."""
     tokens_per_step: float | None = None
     """Tokens of one step of the whole job."""
     world_size: int | None = None

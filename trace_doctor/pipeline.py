@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from trace_doctor import mfu
 from trace_doctor.accounts.assembly import assemble
 from trace_doctor.accounts.warnings import BEATS_PEAK
 from trace_doctor.accounts.workload import model_flops
@@ -29,7 +30,7 @@ def analyze(paths: Sequence[str | Path], options: Options | None = None, *, prog
 
     `progress` is called with bytes read and bytes in all. Raises TraceDoctorError where a file can't be read or holds no GPU activity.
     """
-    options = options or Options()
+    options = mfu.with_model(options or Options())
     files = source.find([str(path) for path in paths])
     total = sum(file.stat().st_size for file in files)
     done, analyses = 0, []

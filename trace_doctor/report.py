@@ -73,6 +73,10 @@ class Workload(Struct, frozen=True, kw_only=True):
     tokens_per_step: float | None = None
     covered_share: float | None = None
     """Share of the tensor-kernel time whose FLOPs are known."""
+    shape_flops_per_step: float | None = None
+    """Of one GPU, by the shapes of the trace: to hold a model's FLOPs against; null where the basis is no model."""
+    shape_covered_share: float | None = None
+    """Share of the tensor-kernel time whose FLOPs the shapes tell."""
 
 
 class StepTime(Struct, frozen=True, kw_only=True):

@@ -221,12 +221,18 @@ def test_every_flag_reaches_its_option(options_of: Callable[..., Options]) -> No
     assert options_of("--all-steps", "--params", "7B", "--tokens-per-step", "1e6") == Options(
         all_steps=True, params=7e9, tokens_per_step=1e6
     )
+    model = (
+        "--model m.json --sequence-length 8192 --convention palm --params 7B --active-params 1B --tokens-per-step 4M"
+    )
+    assert options_of(*model.split()) == Options(
+        model="m.json", sequence_length=8192, convention="palm", params=7e9, active_params=1e9, tokens_per_step=4e6
+    )
     assert options_of("--whole-trace") == Options(whole_trace=True)
 
 
 def test_every_option_has_a_flag() -> None:
     flags = {parameter.name for parameter in analyze.params}
-    assert set(Options.__struct_fields__) - {"thresholds", "limits"} <= flags
+    assert set(Options.__struct_fields__) - {"thresholds", "limits", "flops_formula"} <= flags
     assert len([p for p in analyze.params if getattr(p, "section", "").startswith("Thresholds")]) == len(
         Thresholds.__struct_fields__
     )
@@ -271,7 +277,7 @@ def test_a_forgotten_prefix_is_guessed(run: Run) -> None:
     "flags",
     [
         "--steps 1 --all-steps", "--whole-trace --steps 1", "--whole-trace --all-steps", "--whole-trace --step-range x",
-        "--flops-per-step 1P --params 7B", "--params 7B", "--json -f markdown",
+        "--flops-per-step 1P --params 7B", "--params 7B", "--active-params 7B", "--flops-per-step 1P --model m.json", "--json -f markdown",
     ],
 )  # fmt: skip
 def test_contradictions_are_refused(run: Run, flags: str) -> None:

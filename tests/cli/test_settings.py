@@ -96,7 +96,7 @@ def test_every_setting_has_a_variable(
 ) -> None:
     value = {"device": "h100-sxm", "select": "offload", "ignore": "offload", "group-by": "op"}.get(setting.key, "2e9")
     value = "1" if setting.is_flag else "2" if "Int" in type(setting.type).__name__ else value
-    flags = ("--tokens-per-step", "1e9") if setting.key == "params" else ()
+    flags = ("--tokens-per-step", "1e9") if setting.key in ("params", "active-params") else ()
     monkeypatch.setenv(f"TRACE_DOCTOR_{setting.key.upper().replace('-', '_')}", value)
     by_variable = options_of(*flags)
     monkeypatch.delenv(f"TRACE_DOCTOR_{setting.key.upper().replace('-', '_')}")
@@ -106,7 +106,7 @@ def test_every_setting_has_a_variable(
 
 def test_every_option_of_an_analysis_is_a_setting() -> None:
     # a program to run is never taken from a file that lies in some folder
-    assert set(Options.__struct_fields__) - {"thresholds", "limits", "nsys"} == {
+    assert set(Options.__struct_fields__) - {"thresholds", "limits", "flops_formula", "nsys"} == {
         one.name for one in SETTINGS if not one.table
     }
     assert len([one for one in SETTINGS if one.table == "thresholds"]) == len(Thresholds.__struct_fields__)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from trace_doctor.accounts.metrics import row_ns
-from trace_doctor.accounts.workload import job_flops, model_flops
+from trace_doctor.accounts.workload import ShapeWork, job_flops, model_flops, shape_work
 from trace_doctor.classifiers import charges
 from trace_doctor.classifiers.compute import counted_flops
 from trace_doctor.classifiers.ledger import Analysis, model_error_ns
@@ -18,6 +18,9 @@ from trace_doctor.trace import Trace
 BEATS_PEAK = 1.03
 """A kernel this many times faster than its peak allows: the peak, the count or the dtype is wrong."""
 MODEL_ERROR_SHARE = 0.03
+MOSTLY_COVERED = 0.9
+FLOPS_TOLERANCE = 0.1
+"""Model and shapes differ by less: norms, softmax and conventions."""
 
 
 def warnings_of(
@@ -77,6 +80,18 @@ def _beaten_peaks(analysis: Analysis) -> list[Message]:
     return found
 
 
+def _too_few_shapes(work: ShapeWork, given: float) -> list[Message]:
+    """Shapes that cover nearly all the time and yet hold far less than the model counts."""
+    share = work.covered.covered_ns / work.covered.tensor_ns if work.covered.tensor_ns else 0.0
+    if share < MOSTLY_COVERED or work.flops > (1 - FLOPS_TOLERANCE) * given:
+        return []
+    told = (
+        f"the shapes hold {work.flops / given:.0%} of the model's FLOPs, though they cover {share:.0%} of the time in tensor kernels:"
+        " check the model, --tokens-per-step and --world-size (a pipeline stage may hold less than its share)"
+    )
+    return [Message(code="flops-mismatch", message=told)]
+
+
 def _model_warnings(
     analyses: Sequence[Analysis], rows: Sequence[LedgerRow], window: WindowRow, options: Options
 ) -> list[Message]:
@@ -101,6 +116,8 @@ def _model_warnings(
         if given is not None and by_shapes > given * (1 + 1e-6):
             text = f"the shapes hold {by_shapes:.4g} FLOPs, the model count {given:.4g}: they contradict each other"
             found.append(Message(code="flops-contradiction", message=text))
+        elif given is not None:
+            found += _too_few_shapes(shape_work(analysis), given)
     if any((analysis.account.tensor["recompute"]).any() for analysis in analyses):
         found.append(
             Message(

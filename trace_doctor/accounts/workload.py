@@ -9,6 +9,7 @@ import polars as pl
 
 from trace_doctor.classifiers.compute import counted_flops
 from trace_doctor.classifiers.ledger import Analysis
+from trace_doctor.classifiers.timeline import TENSOR
 from trace_doctor.options import Options
 from trace_doctor.report import WindowRow, Workload
 from trace_doctor.trace import Trace
@@ -24,8 +25,9 @@ def job_flops(options: Options) -> float | None:
     """Model FLOPs of one step of the whole job: as given, or 6 x parameters x tokens (forward and backward, Kaplan 2020)."""
     if options.flops_per_step is not None:
         return options.flops_per_step
-    if options.params is not None and options.tokens_per_step is not None:
-        return 6 * options.params * options.tokens_per_step
+    params = options.active_params or options.params
+    if params is not None and options.tokens_per_step is not None:
+        return 6 * params * options.tokens_per_step
     return None
 
 
@@ -53,6 +55,19 @@ def covered_share(tensor: pl.DataFrame) -> float | None:
     return min(known.covered_ns / known.tensor_ns, 1.0) if known.tensor_ns > 0 else None
 
 
+class ShapeWork(NamedTuple):
+    """What the shapes of a trace say of one GPU's window."""
+
+    flops: float
+    covered: Covered
+
+
+def shape_work(analysis: Analysis) -> ShapeWork:
+    """Model FLOPs of the tensor kernels by their shapes alone, whatever a model says, and the time that they cover."""
+    pieces = analysis.account.timeline.pieces.filter(pl.col("class") == TENSOR)
+    return ShapeWork(counted_flops(pieces), covered(pieces))
+
+
 def workload_of(analyses: Sequence[Analysis], window: WindowRow, options: Options, tensor: pl.DataFrame) -> Workload:
     """FLOPs of a step of one GPU and their basis; `tensor`: the tensor pieces of all GPUs."""
     steps = sum(step.used for step in window.steps) or 1
@@ -60,13 +75,18 @@ def workload_of(analyses: Sequence[Analysis], window: WindowRow, options: Option
     if (of_job := job_flops(options)) is not None:
         given = options.flops_per_step is not None
         gpus = world_size(analyses[0].trace, options)
-        formula = "as given with --flops-per-step" if given else "6 x parameters x tokens (no attention term)"
+        named = options.flops_formula or "as given with --flops-per-step"
+        formula = named if given else "6 x parameters x tokens (no attention term)"
+        by_shapes = [shape_work(analysis) for analysis in analyses]
+        tensor_ns = sum(work.covered.tensor_ns for work in by_shapes)
         return Workload(
             flops_basis="model",
             formula=f"{formula}, divided by {gpus} GPU{'s' if gpus > 1 else ''}",
             model_flops_per_step=of_job / gpus,
             tokens_per_step=options.tokens_per_step,
             covered_share=share,
+            shape_flops_per_step=sum(work.flops for work in by_shapes) / len(analyses) / steps,
+            shape_covered_share=sum(work.covered.covered_ns for work in by_shapes) / tensor_ns if tensor_ns else None,
         )
     if not share:
         return Workload(tokens_per_step=options.tokens_per_step, covered_share=share)

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from trace_doctor.cli import settings
-from trace_doctor.cli.options import SectionCommand, SectionOption, complete_codes, complete_devices
+from trace_doctor.cli.options import (
+    SectionCommand,
+    SectionOption,
+    complete_codes,
+    complete_conventions,
+    complete_devices,
+)
 from trace_doctor.cli.quantities import BYTES_RATE, COUNT, FLOPS, FLOPS_RATE
 from trace_doctor.cli.settings import Setting
 from trace_doctor.errors import OutputError, UsageError
@@ -101,11 +107,25 @@ _threshold = partial(_setting, "Thresholds of the accounting", table="thresholds
     "--flops-per-step", type=FLOPS, metavar="FLOPS", help="Model FLOPs of one step of the whole job: 1.2e15 or 1.2P."
 )
 @_work(
+    "--model",
+    type=click.Path(),
+    metavar="FILE",
+    help="The model, a Hugging Face config.json or TOML: with --tokens-per-step, its FLOPs by --convention.",
+)
+@_work("--sequence-length", type=click.IntRange(min=1), metavar="N", help="Tokens of one sequence, for --model.")
+@_work(
+    "--convention",
+    metavar="NAME",
+    shell_complete=complete_conventions,
+    help="How the FLOPs of --model are counted: palm, megatron, torchtitan, ...  [default: as shapes are]",
+)
+@_work(
     "--params",
     type=COUNT,
     metavar="N",
     help="Parameters of the model, such as 7B: with --tokens-per-step, a step is 6 N T FLOPs.",
 )
+@_work("--active-params", type=COUNT, metavar="N", help="Parameters that a token passes (mixture of experts).")
 @_work("--tokens-per-step", type=COUNT, metavar="T", help="Tokens of one step of the whole job.")
 @_work("--world-size", type=click.IntRange(min=1), metavar="N", help="GPUs of the job.  [default: as the trace says]")
 @_work(
@@ -268,6 +288,8 @@ def _contradictions(ctx: click.Context, chosen: dict[str, Any]) -> None:
         (("whole_trace", "all_steps"), "give one of them"),
         (("whole_trace", "step_range"), "give one of them"),
         (("flops_per_step", "params"), "give the FLOPs, or the parameters and tokens"),
+        (("flops_per_step", "active_params"), "give the FLOPs, or the parameters and tokens"),
+        (("flops_per_step", "model"), "give the FLOPs, or the model and tokens"),
     ]
     for (one, other), hint in together:
         if chosen[one] and chosen[other]:
@@ -278,7 +300,7 @@ def _contradictions(ctx: click.Context, chosen: dict[str, Any]) -> None:
     if chosen.pop("no_config") and chosen["config"].path and not settings.weaker(ctx, "no_config", "config"):
         msg = "--no-config and --config contradict each other"
         raise UsageError(msg, hint="give one of them")
-    if chosen["params"] and not chosen["tokens_per_step"]:
+    if (chosen["params"] or chosen["active_params"]) and not chosen["tokens_per_step"]:
         msg = f"{settings.said(ctx, 'params')} needs --tokens-per-step: FLOPs of a step are 6 x parameters x tokens"
         raise UsageError(msg, hint="add --tokens-per-step T, the tokens of one step of the whole job")
 

@@ -240,6 +240,21 @@ def _folded(gpus: list[Gpu]) -> str | None:
     return f"{text.plural(len(gpus), 'more GPU')}{span}{mfu}"
 
 
+def _model_flops(report: Report) -> list[str]:
+    """The formula of a model's FLOPs, and what the shapes of the trace hold beside them."""
+    work = report.workload
+    if work.flops_basis != "model" or not work.model_flops_per_step:
+        return []
+    notes = [f"FLOPs of a step and GPU: {text.rate(work.model_flops_per_step, 'FLOP')}, {work.formula}"]
+    if work.shape_flops_per_step and work.shape_covered_share:
+        ratio = work.shape_flops_per_step / work.model_flops_per_step
+        notes.append(
+            f"Cross-check: the shapes of the trace hold {text.rate(work.shape_flops_per_step, 'FLOP')}, {text.percent(ratio)} of the"
+            f" model's, and cover {text.percent(work.shape_covered_share)} of the time in tensor kernels"
+        )
+    return notes
+
+
 def _notes(report: Report) -> tuple[str, ...]:
     """What the numbers rest on: trust first, then coverage, then each warning."""
     coverage = report.coverage
@@ -257,6 +272,7 @@ def _notes(report: Report) -> tuple[str, ...]:
         if share is not None
     ]
     notes += [", ".join(known)] if known else []
+    notes += _model_flops(report)
     if coverage.tables_missing:
         notes.append(f"Not recorded in this trace: {', '.join(coverage.tables_missing)}")
     if report.device.basis and report.device.peak_dtype:
