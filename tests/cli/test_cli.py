@@ -6,59 +6,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from tests.cli.conftest import Ran, Run
 from tests.reporter import samples
-from trace_doctor import pipeline
-from trace_doctor.__main__ import main
 from trace_doctor.cli import COMMANDS
 from trace_doctor.cli.analyze import analyze
 from trace_doctor.errors import InputError
 from trace_doctor.options import Options, Thresholds
 from trace_doctor.report import Report, from_json, to_json
 from trace_doctor.reporter import markdown, terminal
-
-
-class Ran(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command line in this process; `analyze` gives the healthy report, or does what `does` says."""
-
-    def go(*arguments: str, does: Callable[..., Report] | None = None) -> Ran:
-        monkeypatch.setattr(pipeline, "analyze", does or (lambda paths, options, *, progress: samples.healthy()))
-        with pytest.raises(SystemExit) as left:
-            main(list(arguments))
-        return Ran(left.value.code, *capfd.readouterr())
-
-    return go
-
-
-@pytest.fixture
-def options_of(run: Run) -> Callable[..., Options]:
-    """The Options that the given flags come to."""
-
-    def go(*flags: str) -> Options:
-        seen: list[Options] = []
-
-        def note(paths: object, options: Options, *, progress: object) -> Report:
-            seen.append(options)
-            return samples.healthy()
-
-        ran = run("analyze", "t.json", *flags, does=note)
-        assert (ran.code, ran.err) == (0, "")
-        return seen[0]
-
-    return go
 
 
 def fails_with(error: BaseException) -> Callable[..., Report]:

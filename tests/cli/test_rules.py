@@ -6,27 +6,13 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 from click.shell_completion import ShellComplete
 
-from tests.cli.test_cli import Ran
-from trace_doctor.__main__ import main
+from tests.cli.conftest import Ran, Run
 from trace_doctor.cli import cli
 from trace_doctor.fixes import pages
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    def go(*arguments: str) -> Ran:
-        with pytest.raises(SystemExit) as left:
-            main(list(arguments))
-        return Ran(left.value.code, *capfd.readouterr())
-
-    return go
 
 
 def test_piped_the_page_is_the_markdown_itself(run: Run) -> None:

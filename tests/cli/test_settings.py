@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import Run, options_of, run  # noqa: F401 - fixtures
+from tests.cli.conftest import Run
 from trace_doctor.cli.analyze import analyze
 from trace_doctor.cli.settings import Setting, known
 from trace_doctor.options import Limits, Options, Thresholds
@@ -25,7 +25,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "trace-doctor.toml"
 
 
-def test_a_file_gives_every_option(config: Path, options_of: OptionsOf) -> None:  # noqa: F811
+def test_a_file_gives_every_option(config: Path, options_of: OptionsOf) -> None:
     config.write_text("""
 device = "h100-sxm"
 peak-flops = "989 TFLOP/s"
@@ -75,7 +75,7 @@ few-kernels = 10
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     config: Path,
-    options_of: OptionsOf,  # noqa: F811
+    options_of: OptionsOf,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config.write_text("jobs = 1\nselect = ['launch-bound']\n[thresholds]\nfloor-us = 1")
@@ -91,7 +91,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)
 def test_every_setting_has_a_variable(
     setting: Setting,
-    options_of: OptionsOf,  # noqa: F811
+    options_of: OptionsOf,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     value = {"device": "h100-sxm", "select": "offload", "ignore": "offload", "group-by": "op"}.get(setting.key, "2e9")
@@ -114,7 +114,7 @@ def test_every_option_of_an_analysis_is_a_setting() -> None:
 
 def test_a_file_is_found_upwards_given_or_left_out(
     config: Path,
-    options_of: OptionsOf,  # noqa: F811
+    options_of: OptionsOf,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config.write_text("jobs = 5")
@@ -134,7 +134,7 @@ def test_a_file_is_found_upwards_given_or_left_out(
     assert options_of("--config", str(config)) == Options(jobs=5)
 
 
-def test_of_two_that_exclude_each_other_the_stronger_source_wins(config: Path, options_of: OptionsOf) -> None:  # noqa: F811
+def test_of_two_that_exclude_each_other_the_stronger_source_wins(config: Path, options_of: OptionsOf) -> None:
     config.write_text("all-steps = true\nparams = '7B'\ntokens-per-step = 1")
     flags = ("--steps", "2-4", "--flops-per-step", "1P")
     assert options_of(*flags) == Options(steps="2-4", flops_per_step=1e15, tokens_per_step=1)
@@ -159,19 +159,19 @@ def test_of_two_that_exclude_each_other_the_stronger_source_wins(config: Path, o
         ("", "--select launch-bond", "--select: no rule is called 'launch-bond'\n  next: did you mean launch-bound?"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_its_place(config: Path, run: Run, text: str, flags: str, message: str) -> None:  # noqa: F811
+def test_what_is_wrong_is_said_with_its_place(config: Path, run: Run, text: str, flags: str, message: str) -> None:
     config.write_text(text)
     ran = run("analyze", "t.json", *flags.split())
     assert (ran.code, ran.out, "bug" in ran.err) == (2, "", False)
     assert message.format(folder=config.parent) in ran.err
 
 
-def test_a_variable_is_named_where_it_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_variable_is_named_where_it_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACE_DOCTOR_IGNORE", "launch-bond")
     assert run("analyze", "t.json").err.startswith("error: TRACE_DOCTOR_IGNORE: no rule is called 'launch-bond'\n")
 
 
-def test_help_and_completion_need_no_config(config: Path, run: Run) -> None:  # noqa: F811
+def test_help_and_completion_need_no_config(config: Path, run: Run) -> None:
     config.write_text("nonsense")
     assert run("analyze", "--help").code == 0
     assert run("rules").code == 0
