@@ -97,6 +97,29 @@ def test_forward_of_image_models(config: dict[str, Any], gmacs: float) -> None:
     assert sum(part.forward for part in found.parts) / 2e9 == pytest.approx(gmacs, rel=0.01)
 
 
+def test_streams_have_weights_of_their_own() -> None:
+    """FLUX.1: 19 double layers of 2 (12 + 6) h^2, 38 single ones of (12 + 3) h^2; each token passes one stream."""
+    flux = model(
+        {
+            "_class_name": "FluxTransformer2DModel", "num_attention_heads": 24, "attention_head_dim": 128,
+            "num_layers": 19, "num_single_layers": 38,
+        }
+    )  # fmt: skip
+    square = 3072**2
+    assert parameters(flux) == pytest.approx((19 * 36 + 38 * 15) * square, rel=0.002)
+    found = {part.name: part.forward for part in count(flux, 4608, named("trace-doctor")).parts}
+    assert found["attention"] + found["mlp"] == 2 * 4608 * (19 + 38) * 12 * square
+    assert found["modulation"] == 2 * (19 * 12 + 38 * 3) * square
+
+
+def test_layers_of_cross_attention_alone() -> None:
+    found = model({**LLAMA, "model_type": "mllama_text_model", "num_hidden_layers": 5, "cross_attention_layers": [3]})
+    assert [(part.count, part.attention is None, part.cross_attention is None) for part in found.layers] == [
+        (3, False, True), (1, True, False), (1, False, True),
+    ]  # fmt: skip
+    assert "cross-attention" in found.notes[0]
+
+
 def test_layers_that_differ_are_told_apart() -> None:
     windows = [(layers.count, layers.attention and layers.attention.window) for layers in model(GPT_OSS).layers]
     assert windows == [(1, 128), (1, None)] * 18

@@ -129,6 +129,10 @@ def _decoder(config: Config, kind: str) -> Model:
         h = grouped[-1].hidden
         grouped.append(msgspec.structs.replace(grouped[-1], count=depths, extra=2 * h * h))
         notes += (f"{depths} multi-token-prediction layer{'s' if depths > 1 else ''} counted as trained",)
+    if config.get("cross_attention_layers"):
+        notes += (
+            "cross-attention is taken to see as many tokens as the text has; [[layers]] of a TOML file tell how many",
+        )
     has_table = family.positions and config.get("position_embedding_type", "absolute") == "absolute"
     return Model(
         name=str(config.get("_name_or_path") or kind),
@@ -146,10 +150,12 @@ def _layer(config: Config, family: Family, matrices: Literal[2, 3], number: int)
     bias = "qkv" if family.bias == "none" and (config.get("attention_bias") or config.get("qkv_bias")) else family.bias
     if config.get("no_bias"):
         bias = "none"
+    is_cross = number in (config.get("cross_attention_layers") or ())
     return Layers(
         count=1,
         hidden=h,
-        attention=_attention(config, family, number),
+        attention=None if is_cross else _attention(config, family, number),
+        cross_attention=_attention(config, family, number) if is_cross else None,
         mlp=_mlp(config, matrices, number),
         bias=bias,
         norms=family.norms,
@@ -338,18 +344,15 @@ def _flux(config: Config) -> Model:
     heads, dim = int(config["num_attention_heads"]), int(config["attention_head_dim"])
     h, channels = heads * dim, int(config.get("in_channels") or 64)
     attention, mlp = Attention(heads=heads, causal=False), Mlp(width=4 * h, matrices=2)
-    double = Layers(count=int(config["num_layers"]), hidden=h, attention=attention, mlp=mlp, modulation=12, bias="all")
-    single = Layers(
-        count=int(config["num_single_layers"]), hidden=h, attention=attention, mlp=mlp, modulation=3, bias="all"
-    )
+    shared = Layers(count=int(config["num_layers"]), hidden=h, attention=attention, mlp=mlp, bias="all")
+    double = msgspec.structs.replace(shared, streams=2, modulation=6)
+    single = msgspec.structs.replace(shared, count=int(config["num_single_layers"]), modulation=3)
     return Model(
         name=str(config.get("_name_or_path") or "FLUX"),
         layers=(double, single),
         input_features=channels,
         output_features=channels,
-        notes=(
-            "text and image tokens together make the sequence; parameters count one stream of the double-stream layers",
-        ),
+        notes=("the sequence is text and image tokens together",),
     )
 
 

@@ -74,8 +74,10 @@ class Layers(_Struct, frozen=True, kw_only=True):
     attention: Attention | None = None
     cross_attention: Attention | None = None
     mlp: Mlp | None = None
+    streams: Size = 1
+    """Kinds of tokens with weights of their own that attend to each other (MM-DiT: 2)."""
     modulation: Amount = 0
-    """DiT: vectors of `hidden` that a linear makes of the conditioning for each layer, once a sample (adaLN: 6)."""
+    """DiT: vectors of `hidden` that a linear makes of the conditioning for each stream, once a sample (adaLN: 6)."""
     extra: Amount = 0
     """Weights of a layer's other matrices that every token passes through."""
     length: Size | None = None
@@ -180,7 +182,8 @@ def layer_matrices(layers: Layers, sequence: int) -> list[Matrix]:
     def matrix(
         part: str, inputs: int, outputs: int, copies: int = 1, used: int | None = None, tokens: int = s
     ) -> Matrix:
-        return Matrix(part, inputs, outputs, n * copies, n * (copies if used is None else used), tokens, layers.trained)
+        per_token = n * (copies if used is None else used)
+        return Matrix(part, inputs, outputs, n * copies * layers.streams, per_token, tokens, layers.trained)
 
     found = []
     if a := layers.attention:
@@ -203,7 +206,7 @@ def layer_matrices(layers: Layers, sequence: int) -> list[Matrix]:
         if m.experts > 1:
             found.append(matrix("router", h, m.experts))
     if layers.modulation:
-        found.append(matrix("modulation", h, layers.modulation * h, tokens=1))
+        found.append(matrix("modulation", h, layers.modulation * h, used=layers.streams, tokens=1))
     if layers.extra:
         found.append(matrix("extra", 1, layers.extra))
     return found
