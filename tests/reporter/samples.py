@@ -251,7 +251,7 @@ def busy_but_slow() -> Report:
                 name="memory_bandwidth",
                 of="the memory's bandwidth",
                 limit=3.35e12,
-                why="the bytes of most kernels are not known: they need op shapes",
+                why="the bytes of most kernels are not known",
             ),
             Utilisation(
                 name="link", value=0.21, basis="modelled", of="NVLink4, one direction", rate=94.5e9, limit=450e9

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.reporter import samples
-from trace_doctor.report import DeviceRow, Metrics, Report, Workload
+from trace_doctor.report import DeviceRow, Finding, Metrics, Report, Workload
 from trace_doctor.reporter import text, verdict
 
 
@@ -104,6 +104,29 @@ def test_an_empty_report_has_a_verdict_too() -> None:
     assert said(Report(device=DeviceRow(peak_flops={"bf16": 1e12}), metrics=Metrics())).startswith(
         "MFU unknown\nHow many FLOPs"
     )
+
+
+def remark(points: float) -> Finding:
+    return Finding(
+        code="unexplained-idle", title="Most of the idle time can't be explained from this file", wall="unattributed",
+        cause="queued but not started", severity="info", confidence="high", lost_ns=1, mfu_points=points,
+    )  # fmt: skip
+
+
+def test_the_largest_finding_stands_in_the_verdict() -> None:
+    assert (
+        "Exposed communication: all-reduce of group 0 is not overlapped with compute. This is the largest finding, 18.0 points."
+        in said(samples.busy_but_slow())
+    )
+    assert "largest finding" not in said(samples.healthy())
+
+
+@pytest.mark.parametrize(("points", "is_told"), [(61.6, True), (17.0, False)])
+def test_what_weighs_more_but_is_unexplained_is_told_before_it(points: float, is_told: bool) -> None:
+    report = samples.busy_but_slow()
+    words = said(replace(report, findings=[*report.findings, remark(points)]))
+    told = "Most of the idle time can't be explained from this file. That is 61.6 points. Exposed communication"
+    assert (told in words) == is_told
 
 
 def test_distrust_stands_in_the_verdict() -> None:

@@ -42,7 +42,7 @@ def memory_bandwidth(analysis: Analysis) -> Utilisation:
     kernels = pieces.filter(pl.col("class") <= COMPUTE)
     copies = pieces.filter(pl.col("class") == COPY)
     twice = 1 + ((pl.col("kind") == "copy") & (direction() == "d2d")).cast(pl.Int64)  # read and written
-    moved = _sum(kernels, pl.col("bytes_moved"), "the bytes of most kernels are not known: they need op shapes")
+    moved = _sum(kernels, pl.col("bytes_moved"), "the bytes of most kernels are not known")
     if moved.total is not None:
         moved = Moved(moved.total + float(copies.select((pl.col("bytes") * twice * pl.col("part")).sum()).item()))
     return _of_link("memory_bandwidth", moved, analysis, analysis.device.memory_bandwidth, "the memory's bandwidth")

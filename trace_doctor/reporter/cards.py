@@ -79,7 +79,8 @@ def _nothing(report: Report) -> str:
 
 
 def _remark(finding: Finding) -> Remark:
-    title = text.clip(f"{finding.code}: {finding.title}", LONGEST_TITLE)
+    is_named = finding.title.lower().startswith(finding.code)
+    title = text.clip(finding.title if is_named else f"{finding.code}: {finding.title}", LONGEST_TITLE)
     return Remark(finding.wall, title, finding.mfu_points, finding.lost_ns)
 
 
@@ -161,6 +162,7 @@ def _duration(evidence: Evidence) -> list[str]:
 
 
 UNITS_NS = {"_ns": 1.0, "_us": 1e3, "_ms": 1e6}
+UNITS_BYTES = {"_mb": 1e6, "_gb": 1e9}
 
 
 def _measure(key: str, value: float) -> str:
@@ -176,6 +178,8 @@ def _measure(key: str, value: float) -> str:
         return f"{words[:-3]} {text.duration(value * UNITS_NS[key[-3:]])}"
     if key.endswith("_gb_s"):
         return f"{words[:-5]} {text.rate(value * 1e9, 'B/s')}"
+    if key[-3:] in UNITS_BYTES:
+        return f"{words[:-3]} {text.rate(value * UNITS_BYTES[key[-3:]], 'B')}"
     if key.endswith("_bytes"):
         return f"{words[:-6]} {text.rate(value, 'B')}"
     if key.endswith("_share"):

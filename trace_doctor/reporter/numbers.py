@@ -37,7 +37,7 @@ UTILISATIONS = {
     "tensor": Words("in tensor kernels", "of the time a tensor kernel ran"),
     "memory_bandwidth": Words("memory bandwidth", "of {limit}, by shapes"),
     "pcie": Words("PCIe", "of {limit}, copies"),
-    "link": Words("links between GPUs", "of {limit} of {of}"),
+    "link": Words("links between GPUs", "of {limit}, {of}"),
     "network": Words("network", "of {limit}"),
 }
 
@@ -54,7 +54,7 @@ def numbers(report: Report) -> tuple[Number, ...]:
         rows.append(Number("communication hidden", overlap, "of it ran behind compute", "measured"))
     if metrics.achieved_flops is not None:
         achieved = text.rate(metrics.achieved_flops, "FLOP/s")
-        rows.append(Number("achieved", achieved, "model FLOPs a second on each GPU", flops))
+        rows.append(Number("achieved", achieved, "model FLOPs on each GPU", flops))
     if metrics.hfu is not None and metrics.hfu != metrics.mfu:
         rows.append(Number("HFU", text.percent(metrics.hfu), "of the peak: MFU and recomputation together", flops))
     if metrics.tokens_per_s is not None:
@@ -78,7 +78,7 @@ def _time(report: Report) -> Number:
     if not time.median:
         return Number("window", text.duration(report.window.duration_ns), "no steps were found", "measured")
     spread = f", {text.duration(time.min)} to {text.duration(time.max)}"
-    meaning = f"median of {text.plural(used, 'step')}{spread}" if used > 1 else "the only step"
+    meaning = f"median of {used}{spread}" if used > 1 else "the only step"
     return Number("step time", text.duration(time.median), meaning, "measured")
 
 
@@ -86,7 +86,7 @@ def _utilisation(one: Utilisation) -> Number:
     label, meaning = UTILISATIONS[one.name]
     if one.value is None:
         rate = "unknown" if one.rate is None else text.rate(one.rate, "B/s")
-        return Number(label, rate, text.clip(f"share unknown: {one.why or 'no reason given'}", LONGEST_WORDS), "")
+        return Number(label, rate, text.clip(one.why or "the share is not known", LONGEST_WORDS), "")
     meaning = meaning.format(limit=text.rate(one.limit, "B/s"), of=text.clip(one.of, LONGEST_NAME))
     return Number(label, text.percent(one.value), meaning, one.basis or "")
 

@@ -23,7 +23,8 @@ LABEL = 20
 POINTS = 8
 TIME = 11
 CARD = 18
-VALUE = 24
+LABEL_OF_NUMBER = 22
+VALUE = 14
 OP_SHARE = 0.6
 _ASCII = str.maketrans(
     {
@@ -196,7 +197,7 @@ def _code(snippet: str, room: int) -> Iterator[str]:
 
 def _number(number: Number, width: int) -> Iterator[Text]:
     basis = f" [{number.basis}]" if number.basis else ""
-    first = f"  {number.label}".ljust(VALUE) + text.plain(number.value).rjust(14) + "  "
+    first = f"  {number.label}".ljust(LABEL_OF_NUMBER) + text.plain(number.value).rjust(VALUE) + "  "
     yield from _wrapped(number.meaning + basis, width, first=first, rest=" " * len(first))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trace_doctor.report import LedgerRow, Report
+from trace_doctor.report import Finding, LedgerRow, Report
 from trace_doctor.reporter import text
 
 STANDINGS = (
@@ -118,12 +118,21 @@ def _difference(report: Report) -> str | None:
 
 
 def _first(report: Report) -> str | None:
-    """The finding to look at first."""
-    worth = [finding for finding in report.findings if finding.severity != "info"]
-    if not worth:
-        return None
-    title, points = text.clip(worth[0].title, 120), text.points(worth[0].mfu_points)
-    return f"{text.sentence(title)} This is the largest finding, {points} points."
+    """The finding to look at first, and before it what weighs more but the trace can't explain."""
+    worth = [finding for finding in report.findings if finding.severity != "info"][:1]
+    unexplained = [one for one in report.findings if one.severity == "info" and one.wall == "unattributed"][:1]
+    largest = worth[0].mfu_points if worth else WORTH_NAMING * 100
+    told = [
+        f"{_titled(one)} That is {text.points(one.mfu_points)} points."
+        for one in unexplained
+        if one.mfu_points > largest
+    ]
+    told += [f"{_titled(one)} This is the largest finding, {text.points(one.mfu_points)} points." for one in worth]
+    return " ".join(told) or None
+
+
+def _titled(finding: Finding) -> str:
+    return text.sentence(text.clip(finding.title, 120))
 
 
 def _words(row: LedgerRow) -> str:
