@@ -36,6 +36,24 @@ def test_a_slow_step_is_its_pause_longer_than_the_median_step(tmp_path: Path) ->
     ]
 
 
+def paused(folder: Path, rank: int, pause_ns: int) -> Path:
+    """Five steps of one rank of two, the third with a pause."""
+    run = Run(rank=rank, world_size=2)
+    for number in range(5):
+        with run.step():
+            matmul_until_idle(run)
+            with run.doing("garbage collection", "Python GC"):
+                run.host(pause_ns if number == 2 else 0)
+    return kineto.write(run, folder / f"rank{rank}.json")
+
+
+def test_of_two_gpus_the_differences_are_means(tmp_path: Path) -> None:
+    steps = analyze([paused(tmp_path, 0, 5 * MS), paused(tmp_path, 1, 3 * MS)]).window.steps
+    assert [(step.number, step.differences) for step in steps if step.differences] == [
+        (3, [StepDifference(wall="host", cause="garbage collection", time_ns=4 * MS, median_ns=0, name="Python GC")])
+    ]
+
+
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.sampled_from(ACTIONS), max_size=8), min_size=3, max_size=4))
 def test_differences_sum_to_the_difference_in_length(
