@@ -119,6 +119,14 @@ def test_a_tower_of_its_own_length_and_frozen() -> None:
     assert counted(both).total - counted(model_of()).total == 2 * 4 * (2 * 8 * 16)
 
 
+def test_a_model_that_is_not_trained_runs_forward_alone() -> None:
+    """A reference model: its logits have no backward either; nothing is computed again."""
+    for convention in ("trace-doctor", "palm"):
+        reference, trained = counted(model_of(trained="nothing"), convention), counted(model_of(), convention)
+        assert reference.total == trained.total / 3
+        assert reference.full_recompute == 0
+
+
 def test_lora_skips_the_gradients_of_frozen_weights() -> None:
     """Frozen: forward and the input's gradient, 2/3; scores as ever; adapters of rank 2 beside each matrix, in full."""
     lora = model_of(lora_rank=2)

@@ -19,6 +19,7 @@ from trace_doctor.work.models import (
     layer_matrices,
     matrices,
     query_key_dim,
+    trained_as,
     value_dim,
 )
 
@@ -91,38 +92,33 @@ def _matmuls(model: Model, sequence: int, convention: Convention) -> list[Part]:
     ends = {"patches", "logits", "output", "classes"}
     skipped = {"router"} if not convention.router else set()
     skipped |= {"adapters"} if not convention.adapters else set()
-    return [
-        Part(
-            m.part,
-            m.flops,
-            m.flops * BACKWARD[m.trained],
-            m.flops if m.part not in ends and m.trained != "nothing" else 0.0,
-        )
-        for m in matrices(model, sequence)
-        if m.part not in skipped
-    ]
+    counted = [(m, _weights(m.part, m.flops, m.trained)) for m in matrices(model, sequence) if m.part not in skipped]
+    return [part._replace(repeated=0.0) if m.part in ends else part for m, part in counted]
 
 
 def _parameters(model: Model, sequence: int, convention: Convention) -> list[Part]:
     """`2 N` a token forward, twice that backward (Kaplan 2020); N: active parameters of the layers and of the tables that count."""
     tables = _counted_tables(model, convention)
     everything = sum(_tables(model).values())
-    frozen: Trained = "adapters" if model.lora_rank else "all"
-    parts = []
+    last = trained_as(model, model.layers[-1] if model.layers else None)
+    rest = _weights("tables", 2.0 * tables * sequence, last)._replace(repeated=0.0)
     if (given := _given_active(model)) is not None:
-        forward = 2.0 * (given - everything) * sequence
-        parts.append(Part("parameters", forward, forward * BACKWARD[frozen], forward))
-    else:
-        for layers in model.layers:
-            trained = frozen if layers.trained == "all" else layers.trained
-            forward = 2.0 * layers_parameters(layers, active=True) * (layers.length or sequence)
-            parts.append(
-                Part("parameters", forward, forward * BACKWARD[trained], forward if trained != "nothing" else 0.0)
-            )
-        ends = 2.0 * _end_parameters(model) * sequence
-        parts.append(Part("parameters", ends, ends * BACKWARD[frozen], 0.0))
-    forward = 2.0 * tables * sequence
-    return [*parts, Part("tables", forward, forward * BACKWARD[frozen], 0.0)]
+        return [_weights("parameters", 2.0 * (given - everything) * sequence, last), rest]
+    of_layers = [
+        _weights(
+            "parameters",
+            2.0 * layers_parameters(layers, active=True) * (layers.length or sequence),
+            trained_as(model, layers),
+        )
+        for layers in model.layers
+    ]
+    ends = _weights("parameters", 2.0 * _end_parameters(model) * sequence, last)._replace(repeated=0.0)
+    return [*of_layers, ends, rest]
+
+
+def _weights(name: str, forward: float, trained: Trained) -> Part:
+    """Work of weights by how they are trained; what gradients pass is repeated by full recomputation."""
+    return Part(name, forward, forward * BACKWARD[trained], 0.0 if trained == "nothing" else forward)
 
 
 def _given_active(model: Model) -> float | None:

@@ -147,11 +147,21 @@ class Matrix(NamedTuple):
         return 2.0 * self.inputs * self.outputs * self.used * self.tokens
 
 
+def trained_as(model: Model, layers: Layers | None) -> Trained:
+    """How the weights of some layers of a model are trained: LoRA freezes those that would be trained whole."""
+    trained: Trained = layers.trained if layers else "all"
+    return _with_adapters(trained) if model.lora_rank else trained
+
+
+def _with_adapters(trained: Trained) -> Trained:
+    return "adapters" if trained == "all" else trained
+
+
 def matrices(model: Model, sequence: int) -> list[Matrix]:
     """All matrices of a model whose samples have `sequence` tokens."""
     found = [matrix for layers in model.layers for matrix in layer_matrices(layers, sequence)]
     if model.lora_rank:
-        frozen = [m._replace(trained="adapters") if m.trained == "all" else m for m in found]
+        frozen = [m._replace(trained=_with_adapters(m.trained)) for m in found]
         adapters = [
             m._replace(part="adapters", inputs=model.lora_rank, outputs=m.inputs + m.outputs)
             for m in found
@@ -162,9 +172,8 @@ def matrices(model: Model, sequence: int) -> list[Matrix]:
 
 
 def _ends(model: Model, sequence: int) -> Iterator[Matrix]:
-    """What stands before the first layer and after the last."""
-    trained: Trained = "adapters" if model.lora_rank else "all"
-    h = model.hidden
+    """What stands before the first layer and after the last; it is trained as the last layers are."""
+    h, trained = model.hidden, trained_as(model, model.layers[-1] if model.layers else None)
     if model.input_features:
         yield Matrix("patches", model.input_features, h, 1, 1, sequence, trained)
     if model.vocab and model.logits:
