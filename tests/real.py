@@ -1,27 +1,30 @@
 """Other people's traces and cases, where a `shared` folder beside the checkout holds them: `make real`.
 
 For every PyTorch trace: a report, ledgers that sum exactly, `--whole-trace` equal to the partition that was computed independently, MFU
-between 0 and 1 or null with a reason. For every case of the loader: what its `expect.json` asks.
+between 0 and 1 or null with a reason, and first findings as FIRST_FINDINGS says. For every case of the loader: what its `expect.json` asks.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from trace_doctor import Report, Trace, load
 from trace_doctor.accounts.assembly import assemble
 from trace_doctor.errors import NothingToAnalyzeError, TraceDoctorError
+from trace_doctor.fixes import registry
 from trace_doctor.options import Options
 from trace_doctor.pipeline import examine
-from trace_doctor.report import Gpu
+from trace_doctor.report import Finding, Gpu
 
 ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("TRACE_DOCTOR_SHARED", ROOT.parent / "shared"))
@@ -31,6 +34,52 @@ LATER_CASES: set[str] = set()
 PARTS = ("compute_ns", "communication_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns")
 WIDER_COMMUNICATION: dict[str, str] = {}
 """Traces whose independent partition knows fewer names of collectives than trace-doctor does, and which those are."""
+
+
+
+class Wanted(NamedTuple):
+    """What the findings of a trace must say."""
+
+    first: str = ".*"
+    """Regular expression of "code: title" of the largest finding."""
+    among: Mapping[str, int] = MappingProxyType({})
+    """Codes, or regular expressions of "code: title", that must be among so many of the largest."""
+    texts: tuple[str, ...] = ()
+    """Regular expressions that some finding's title, fix or evidence must match."""
+    never: tuple[str, ...] = ()
+    """Codes that must not be there with weight."""
+
+
+WAITS = "waiting-for-ranks: Exposed communication: .*waits for another rank"
+LAUNCH_BOUND = "(launch-bound|cuda-graphs): Launch-bound"
+FIRST_FINDINGS: dict[str, Wanted] = {
+    "bert-small-H100.json.gz": Wanted(LAUNCH_BOUND),
+    "batch-size-sweep-A100/batch_2.json.gz": Wanted(LAUNCH_BOUND),
+    "resnet50-dataloader-V100/num_workers_0.json.gz": Wanted(among={"input-pipeline": 2}),
+    "resnet50-dataloader-V100/num_workers_4.json.gz": Wanted(never=("input-pipeline",)),
+    # seven ranks wait for rank 1, whose own communication is the shortest
+    "nanogpt-8xH100/rank0.json.gz": Wanted(among={".*: Exposed communication": 2}),
+    "nanogpt-8xH100/rank1.json.gz": Wanted("late-at-collectives"),
+    "nanogpt-overlap-pair/before.json.gz": Wanted(texts=("^Exposed communication: reduce-scatter",)),
+    "megatron-tp8-A100/rank1.json.gz": Wanted(WAITS, texts=("Add the traces of the other ranks",)),
+    # ranks 0 and 6 arrive last
+    "megatron-tp8-A100/rank0.json.gz": Wanted(among={"late-at-collectives": 2}),
+    "megatron-tp8-A100/rank6.json.gz": Wanted(among={"late-at-collectives": 2}),
+    "megatron-tp8-A100/rank2.json.gz": Wanted(WAITS, never=("late-at-collectives",)),
+    "megatron-2xV100/1375.pt.trace.json": Wanted("unexplained-idle: Most", never=("exposed-communication",)),
+    "megatron-2xV100/1376.pt.trace.json": Wanted(WAITS),
+    "resnet-checkpoint-8xMI300-rank0.json.gz": Wanted(".*: Exposed communication", among={"recomputation": 5}),
+    "segment-anything-75MB-A100.json.gz": Wanted(
+        among={r"host-code: .* (in|before) (aten::\w+|Torch-Compiled)": 2, r"host-synchronisation: .* in aten::\w+": 3}
+    ),
+    "segment-anything-A100.json.gz": Wanted(never=("outlier-step",)),
+    "ddp-cudagraph-A100.json.gz": Wanted("unexplained-idle: Most"),
+    "lightllm-8xH200-cudagraph/3090494.pt.trace.json.gz": Wanted(".*: Exposed communication: all-to-all"),
+    "gpu-only-MI210.json.gz": Wanted(never=("host-code", "input-pipeline", "unfused-optimizer")),
+    "transformer-step-A100.sqlite": Wanted("wrong-precision: .*FP32"),
+    "llm-2.7B-cudagraph.sqlite": Wanted(never=("unexplained-idle", "launch-bound", "host-code", "host-synchronisation")),
+}
+"""What the issue of the findings asks of real traces, and what their README knows of them."""
 
 
 def main() -> int:
@@ -59,13 +108,38 @@ def _wrong_with(path: Path, truth: dict[str, Any], name: str) -> Iterator[str]:
     for report in (default, whole):
         yield from _broken_sums(report)
         yield from _odd_mfu(report)
+    yield from _other_findings(default.findings, FIRST_FINDINGS.get(name, Wanted()))
     if name not in WIDER_COMMUNICATION:
         yield from _other_partition(whole, truth)
 
 
 def _report(trace: Trace, options: Options) -> Report:
     """What `analyze` gives, for a file that is loaded once."""
-    return assemble(examine(trace, options), options)
+    analyses = examine(trace, options)
+    return registry.diagnose(assemble(analyses, options), analyses, options)
+
+
+def _other_findings(findings: list[Finding], wanted: Wanted) -> Iterator[str]:
+    named = [f"{finding.code}: {finding.title}" for finding in findings]
+    if not re.match(wanted.first, next(iter(named), "")):
+        yield f"the first finding is {named[:1]}, not {wanted.first}"
+    for pattern, most in wanted.among.items():
+        if not any(re.match(pattern, name) for name in named[:most]):
+            yield f"{pattern} is not among {named[:most]}"
+    text = "\n".join(
+        line
+        for finding in findings
+        for line in (finding.title, finding.fix.summary if finding.fix else "", *(one.name for one in finding.evidence))
+    )
+    for pattern in wanted.texts:
+        if not re.search(pattern, text, re.MULTILINE):
+            yield f"no finding says {pattern}"
+    for finding in findings:
+        if finding.code in wanted.never and finding.severity != "info":
+            yield f"{finding.code}: {finding.title} must not be found"
+    points = sum(finding.mfu_points for finding in findings)
+    if points > 100 + 1e-6:
+        yield f"findings hold {points} points, more than the window"
 
 
 def _broken_sums(report: Report) -> Iterator[str]:
@@ -139,6 +213,7 @@ def _wrong_with_export(path: Path, table: dict[tuple[str, str], list[str]]) -> I
     for report in (default, whole):
         yield from _broken_sums(report)
         yield from _odd_mfu(report)
+    yield from _other_findings(default.findings, FIRST_FINDINGS.get(path.name, Wanted()))
     found = {(gpu.process, gpu.device): gpu for gpu in whole.gpus}
     if table and set(found) != set(table):
         yield f"devices {sorted(found)}, not {sorted(table)}"

@@ -13,6 +13,8 @@ from trace_doctor.options import Limits
 from trace_doctor.trace import Trace
 
 OPTIMIZER_RANGE = r"(?i)^(## ?)?optimi[sz]er\.step|^optimi[sz]er[_ .-]?step\b|^(## ?)?\w*optimi[sz]er[\w. -]*step"
+UNNAMED = r"^\(between recorded ranges\)$|^ProfilerStep#"
+"""Host time of which no range says what it is."""
 _OF_KERNELS = [
     "kind", "family", "tensor", "stream", "duration_ns", "bytes", "ran_in", "op_row", "call", "recompute", "operation", "group",
     "group_size", "message_bytes", "wire_bytes", "expected_bandwidth", "wire_basis", "in_optimizer",
@@ -42,8 +44,16 @@ class Case(NamedTuple):
     @property
     def per(self) -> str:
         """What counts are given for, in words."""
-        has_steps = self.analysis.window.spans["number"].is_not_null().any()
-        return "a step" if has_steps else "in the window"
+        return "a step" if self._has_steps else "in the window"
+
+    @property
+    def where(self) -> str:
+        """Where what should not happen again and again does, in words."""
+        return "inside the steps" if self._has_steps else "in the window"
+
+    @property
+    def _has_steps(self) -> bool:
+        return bool(self.analysis.window.spans["number"].is_not_null().any())
 
     def caused(self, *causes: str) -> pl.DataFrame:
         """The unclaimed losses of these causes of the ledger."""
@@ -80,7 +90,19 @@ def case_of(analysis: Analysis, limits: Limits) -> Case:
         .drop("class")
         .join(kernels.select("activity", *_OF_KERNELS), on="activity", how="left", maintain_order="left")
     )
-    return Case(analysis, losses, kernels, max(1, _steps(analysis)), limits)
+    return Case(analysis, _named_by_what_follows(losses, kernels), kernels, max(1, _steps(analysis)), limits)
+
+
+def _named_by_what_follows(losses: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Host code that no range names gets the name of the op, or else of the kernel, whose launch it delays."""
+    name, op = pl.col("name").cast(pl.String), pl.col("op_name").cast(pl.String)
+    unnamed = losses.filter(pl.col("cause") == "host code").filter(name.str.contains(UNNAMED)).select("row", "activity")
+    following = kernels.select("activity", follows=pl.coalesce(op, name)).join(unnamed, on="activity", how="semi")
+    before = unnamed.join(following, on="activity", how="left").select(
+        "row", before=pl.format("before {}", pl.col("follows").fill_null("the end of the step")).cast(pl.Categorical)
+    )
+    named = losses.join(before, on="row", how="left", maintain_order="left")
+    return named.with_columns(name=pl.coalesce("before", "name")).drop("before")
 
 
 def _steps(analysis: Analysis) -> int:

@@ -58,7 +58,7 @@ def whole(*causes: str, confidence: str, is_remark: bool = False) -> Find:
     def find(case: Case) -> Iterable[Draft]:
         claims = case.caused(*causes)
         if case.is_worth_saying(claims):
-            yield Draft(claims, confidence, words=largest(claims), is_remark=is_remark)
+            yield Draft(claims, confidence, words=largest(claims) | {"where": case.where}, is_remark=is_remark)
 
     return find
 

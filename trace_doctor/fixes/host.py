@@ -12,8 +12,6 @@ from trace_doctor.report import Evidence
 
 ENOUGH_STEPS = 3
 MOSTLY = 0.5
-UNNAMED = r"^\(between recorded ranges\)$|^ProfilerStep#"
-"""Host time of which no range says what it is."""
 
 
 def host_synchronisation(case: Case) -> Iterable[Draft]:
@@ -109,7 +107,7 @@ def _excess(losses: pl.DataFrame, steps: pl.Series, slow: pl.Series) -> pl.DataF
 
 def host_code(case: Case) -> Iterable[Draft]:
     """Idle time in which the host ran code between launches."""
-    claims = _named_by_what_follows(case, case.caused("host code"))
+    claims = case.caused("host code")
     if case.is_worth_saying(claims):
         words = largest(claims)
         where = words["name"] if words["name"].startswith("before ") else f"in {words['name']}"
@@ -119,11 +117,3 @@ def host_code(case: Case) -> Iterable[Draft]:
             words=words | {"where": where},
         )
 
-
-def _named_by_what_follows(case: Case, claims: pl.DataFrame) -> pl.DataFrame:
-    """Host code that no range names gets the name of the op, or else the kernel, whose launch it delays."""
-    name, op = pl.col("name").cast(pl.String), pl.col("op_name").cast(pl.String)
-    following = case.kernels.select("activity", follows=pl.coalesce(op, name))
-    before = pl.format("before {}", pl.col("follows").fill_null("the end of the step"))
-    named = claims.join(following, on="activity", how="left", maintain_order="left")
-    return named.with_columns(name=pl.when(name.str.contains(UNNAMED)).then(before).otherwise(name)).drop("follows")
