@@ -36,7 +36,6 @@ WIDER_COMMUNICATION: dict[str, str] = {}
 """Traces whose independent partition knows fewer names of collectives than trace-doctor does, and which those are."""
 
 
-
 class Wanted(NamedTuple):
     """What the findings of a trace must say."""
 
@@ -77,7 +76,9 @@ FIRST_FINDINGS: dict[str, Wanted] = {
     "lightllm-8xH200-cudagraph/3090494.pt.trace.json.gz": Wanted(".*: Exposed communication: all-to-all"),
     "gpu-only-MI210.json.gz": Wanted(never=("host-code", "input-pipeline", "unfused-optimizer")),
     "transformer-step-A100.sqlite": Wanted("wrong-precision: .*FP32"),
-    "llm-2.7B-cudagraph.sqlite": Wanted(never=("unexplained-idle", "launch-bound", "host-code", "host-synchronisation")),
+    "llm-2.7B-cudagraph.sqlite": Wanted(
+        never=("unexplained-idle", "launch-bound", "host-code", "host-synchronisation")
+    ),
 }
 """What the issue of the findings asks of real traces, and what their README knows of them."""
 

@@ -116,4 +116,3 @@ def host_code(case: Case) -> Iterable[Draft]:
             "medium: idle while this code ran; what it does inside is not in the trace",
             words=words | {"where": where},
         )
-
