@@ -21,7 +21,7 @@ core-only:
 real:  ## cases and real traces of other people, where ../shared holds them
 	python tests/real.py
 
-samples:  ## write sample_traces/*.json.gz anew
+samples:  ## write sample_traces/*.json.gz and *.sqlite anew
 	python -m tests.simulator.samples
 
 golden:  ## write the golden reports of the samples anew

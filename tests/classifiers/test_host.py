@@ -131,6 +131,15 @@ def test_calls_before_the_first_launch_are_initialisation() -> None:
     assert causes(*rows, gaps=[(10, 310)])["initialisation"] == 20
 
 
+def test_overhead_in_another_process_that_works_is_its_own() -> None:
+    rows = [
+        *(busy(0, 100, 1), busy(310, 400, 2), call(0, 1, 1), call(300, 5, 2)),
+        call(50, 5, 3, thread=1),
+        mark(120 * US, 100 * US, "Buffer Flush", kind="overhead", thread=1),
+    ]
+    assert causes(*rows, gaps=[(100, 310)], threads=(0, 1)) == {"host code": 200, "launch-bound": 10}
+
+
 def test_another_threads_ranges_say_nothing() -> None:
     rows = [
         busy(0, 100, 1),

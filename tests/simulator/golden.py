@@ -23,6 +23,7 @@ def reports() -> Iterator[tuple[Path, str]]:
         report = analyze([f"sample_traces/{name}.json.gz"])
         yield FOLDER / f"{name}.json", to_json(report).decode()
         yield FOLDER / f"{name}.markdown", markdown.render(report)
+        yield FOLDER / f"{name}.nsight.markdown", markdown.render(analyze([f"sample_traces/{name}.sqlite"]))
     yield Path("README.md"), readme()
 
 

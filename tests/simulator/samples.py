@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tests.simulator import kineto
+from tests.simulator import kineto, nsight
 from tests.simulator.gpt import Gpt, Habits, train
 from tests.simulator.machine import MS, Run
 
@@ -62,8 +62,9 @@ def main() -> None:
     """Write all samples."""
     FOLDER.mkdir(exist_ok=True)
     for name, program in SAMPLES.items():
-        path = kineto.write(program(), FOLDER / f"{name}.json.gz")
-        print(f"{path.name}: {path.stat().st_size} bytes")
+        run = program()
+        for path in (kineto.write(run, FOLDER / f"{name}.json.gz"), nsight.write(FOLDER / f"{name}.sqlite", run)):
+            print(f"{path.name}: {path.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
@@ -20,6 +21,7 @@ import polars as pl
 from trace_doctor.classifiers import charges
 from trace_doctor.classifiers.charges import Row
 from trace_doctor.classifiers.intervals import cut, edges, top_class, union
+from trace_doctor.loaders.linking import processes
 from trace_doctor.loaders.nesting import nest
 from trace_doctor.options import Thresholds
 from trace_doctor.trace import Trace
@@ -197,17 +199,22 @@ def _host_states(trace: Trace, launches: pl.DataFrame, thresholds: Thresholds) -
             allocations,
             pl.when(is_start).then(rows.index(charges.INITIALISATION)).otherwise(rows.index(charges.ALLOCATOR)),
         ),
-        _ranges(
-            trace.annotations.filter(
-                (pl.col("kind") == "overhead") & (pl.col("name").cast(pl.String) != QUEUE_BACK_PRESSURE)
-            ).with_columns(thread=pl.lit(None, pl.UInt32)),
-            pl.lit(rows.index(charges.PROFILER)),
-        ),
+        _ranges(_profilers(trace, threads), pl.lit(rows.index(charges.PROFILER))),
         _ranges(_matching(own), pl.col("class")),
         _ranges(_matching(ranges), pl.col("class")),
         _busy_launching(launches, thresholds),
     ]
     return pl.concat(parts).sort("start_ns")
+
+
+def _profilers(trace: Trace, threads: Sequence[int]) -> pl.DataFrame:
+    """The profiler's own work on any thread, but for that in other processes that have calls of their own."""
+    own = [trace.meta.threads[thread].process for thread in threads if thread is not None]
+    others = set(processes(trace.meta, trace.calls["thread"].unique())) - set(own)
+    elsewhere = [number for number, thread in enumerate(trace.meta.threads) if thread.process in others]
+    is_overhead = (pl.col("kind") == "overhead") & (pl.col("name").cast(pl.String) != QUEUE_BACK_PRESSURE)
+    found = trace.annotations.filter(is_overhead & ~pl.col("thread").is_in(elsewhere))
+    return found.with_columns(thread=pl.lit(None, pl.UInt32))
 
 
 def _ranges(frame: pl.DataFrame, state: pl.Expr) -> pl.DataFrame:
