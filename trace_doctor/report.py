@@ -189,6 +189,8 @@ class LedgerRow(Struct, frozen=True, kw_only=True):
     basis: Basis
     top: list[Top] = []
     """The kernels, ops or host ranges that hold most of it."""
+    per_step_ns: list[int] = []
+    """What it took in each used step, in their order; of the report's own ledger only, and empty without steps or with very many."""
 
 
 class Scope(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from trace_doctor.accounts.gpus import gpu_row
 from trace_doctor.accounts.kernels import below_the_roofline, kernel_table
 from trace_doctor.accounts.metrics import mean_metrics
 from trace_doctor.accounts.warnings import warnings_of
-from trace_doctor.accounts.window import mean_window
+from trace_doctor.accounts.window import mean_window, with_steps
 from trace_doctor.accounts.workload import workload_of
 from trace_doctor.classifiers.ledger import Analysis
 from trace_doctor.options import Options, chosen
@@ -38,7 +38,7 @@ def assemble(analyses: Sequence[Analysis], options: Options) -> Report:
         window=window,
         metrics=mean_metrics(gpus),
         partition=merged_partition,
-        ledger=rows,
+        ledger=with_steps(rows, window.steps, analyses),
         gpus=gpus,
         collectives=means.collectives(analyses),
         kernels=kernel_table(analyses, options),

@@ -12,9 +12,11 @@ from trace_doctor.accounts.metrics import step_time
 from trace_doctor.classifiers.intervals import share_out
 from trace_doctor.classifiers.ledger import Analysis
 from trace_doctor.classifiers.timeline import IDLE
-from trace_doctor.report import Step, StepDifference, WindowRow
+from trace_doctor.report import LedgerRow, Step, StepDifference, WindowRow
 
 ENOUGH_STEPS = 3
+MANY_STEPS = 256
+"""Beyond this a report doesn't carry each row's time in each step."""
 
 
 def mean_window(analyses: Sequence[Analysis], *, outlier_ratio: float) -> WindowRow:
@@ -71,6 +73,36 @@ def step_charges(analysis: Analysis, numbers: Sequence[int]) -> pl.DataFrame:
 
     A kernel that a step border cuts is charged to both steps, by the time it held in each.
     """
+    return (
+        _charges_by_step(analysis)
+        .filter(pl.col("number").is_in(numbers))
+        .with_columns(pl.col("wall", "cause", "name").cast(pl.String))
+        .group_by("number", "wall", "cause", "name")
+        .agg(pl.col("time_ns").sum())
+    )
+
+
+def with_steps(rows: Sequence[LedgerRow], steps: Sequence[Step], analyses: Sequence[Analysis]) -> list[LedgerRow]:
+    """The rows of the mean ledger, each with what it took in every used step (`LedgerRow.per_step_ns`), a mean over the GPUs."""
+    used = [step.number for step in steps if step.used]
+    if not used or len(used) > MANY_STEPS:
+        return list(rows)
+    sums = pl.concat(
+        [
+            _charges_by_step(a).group_by("number", "wall", "cause").agg(pl.col("time_ns").sum() / len(analyses))
+            for a in analyses
+        ]
+    ).with_columns(pl.col("wall", "cause").cast(pl.String))
+    cells = sums.group_by("number", "wall", "cause").agg(pl.col("time_ns").sum().round().cast(pl.Int64))
+    found = {(wall, cause, number): time_ns for number, wall, cause, time_ns in cells.iter_rows()}
+    return [
+        msgspec.structs.replace(row, per_step_ns=[found.get((row.wall, row.cause, number), 0) for number in used])
+        for row in rows
+    ]
+
+
+def _charges_by_step(analysis: Analysis) -> pl.DataFrame:
+    """Every charge with its step: number, wall, cause, name, time_ns; those of a kernel that a border cuts in parts."""
     pieces = analysis.account.timeline.pieces.filter(pl.col("activity").is_duplicated())
     whole, parts = pl.col("exclusive_ns").sum().over("activity"), pl.len().over("activity")
     cut = pieces.select(
@@ -82,13 +114,7 @@ def step_charges(analysis: Analysis, numbers: Sequence[int]) -> pl.DataFrame:
         number=pl.coalesce("at", "number"), time_ns=pl.col("time_ns") * pl.col("share").fill_null(1.0)
     )
     columns = ["number", "wall", "cause", "name", "time_ns"]
-    both = pl.concat([charges.filter(pl.col("class") == IDLE).select(columns), busy.select(columns)])
-    return (
-        both.filter(pl.col("number").is_in(numbers))
-        .with_columns(pl.col("wall", "cause", "name").cast(pl.String))
-        .group_by("number", "wall", "cause", "name")
-        .agg(pl.col("time_ns").sum())
-    )
+    return pl.concat([charges.filter(pl.col("class") == IDLE).select(columns), busy.select(columns)])
 
 
 def _differences(cells: pl.DataFrame, slow: Step, median: Step) -> list[StepDifference]:
