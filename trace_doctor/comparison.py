@@ -9,12 +9,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from trace_doctor.report import SCHEMA_VERSION, Report, Struct, Tool, Wall
+from trace_doctor.report import SCHEMA_VERSION, Report, Tool, Wall
 
 Result = Literal["pass", "fail", "inconclusive"]
 
 
-class Comparable(Struct, frozen=True, kw_only=True):
+class _Struct(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all parts of a comparison."""
+
+
+class Comparable(_Struct, frozen=True, kw_only=True):
     """Whether the numbers may be held against each other."""
 
     verdict: Literal["yes", "partly", "no"] = "yes"
@@ -22,7 +26,7 @@ class Comparable(Struct, frozen=True, kw_only=True):
     why: list[str] = []
 
 
-class Unit(Struct, frozen=True, kw_only=True):
+class Unit(_Struct, frozen=True, kw_only=True):
     """What times are given for."""
 
     name: str = "step"
@@ -32,7 +36,7 @@ class Unit(Struct, frozen=True, kw_only=True):
     new_count: float = 1.0
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class Change(_Struct, frozen=True, kw_only=True):
     """A number before and after."""
 
     base: float | None = None
@@ -43,7 +47,7 @@ class Change(Struct, frozen=True, kw_only=True):
     """Of a two-sided Mann-Whitney test over the steps; null: not tested."""
 
 
-class Difference(Struct, frozen=True, kw_only=True):
+class Difference(_Struct, frozen=True, kw_only=True):
     """A row of both ledgers, per unit."""
 
     wall: Wall
@@ -58,16 +62,19 @@ class Difference(Struct, frozen=True, kw_only=True):
     """The kernels, ops or host ranges that changed most."""
 
 
-class KernelChange(Struct, frozen=True, kw_only=True):
+Status = Literal["new", "gone", "slower", "faster", "same"]
+
+
+class KernelChange(_Struct, frozen=True, kw_only=True):
     """A kernel of either report, exclusive time per unit."""
 
     name: str
     base_ns: int = 0
     new_ns: int = 0
-    status: Literal["new", "gone", "slower", "faster", "same"] = "same"
+    status: Status = "same"
 
 
-class FindingChange(Struct, frozen=True, kw_only=True):
+class FindingChange(_Struct, frozen=True, kw_only=True):
     """A finding of either report."""
 
     code: str
@@ -77,14 +84,16 @@ class FindingChange(Struct, frozen=True, kw_only=True):
     new_points: float | None = None
 
 
-class Findings(Struct, frozen=True, kw_only=True):
+class Findings(_Struct, frozen=True, kw_only=True):
+    """What findings came, went or changed."""
+
     new: list[FindingChange] = []
     fixed: list[FindingChange] = []
     changed: list[FindingChange] = []
     """By a point of MFU or more."""
 
 
-class GateResult(Struct, frozen=True, kw_only=True):
+class GateResult(_Struct, frozen=True, kw_only=True):
     """A gate and what came of it."""
 
     expression: str
@@ -100,7 +109,7 @@ class GateResult(Struct, frozen=True, kw_only=True):
     """The reason of the waiver that lets it pass."""
 
 
-class SweepRow(Struct, frozen=True, kw_only=True):
+class SweepRow(_Struct, frozen=True, kw_only=True):
     """One report among several, best first."""
 
     label: str
@@ -122,7 +131,7 @@ class SweepRow(Struct, frozen=True, kw_only=True):
     """Position in `reports`."""
 
 
-class Comparison(Struct, frozen=True, kw_only=True):
+class Comparison(_Struct, frozen=True, kw_only=True):
     """What `trace-doctor compare` prints as JSON. The first report is the base; differences are of the last against it."""
 
     schema_version: str = SCHEMA_VERSION

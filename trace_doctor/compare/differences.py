@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from trace_doctor.compare.significance import is_significant, p_value
-from trace_doctor.comparison import Change, Difference, FindingChange, Findings, KernelChange, Unit
+from trace_doctor.comparison import Change, Difference, FindingChange, Findings, KernelChange, Status, Unit
 from trace_doctor.report import WALLS, Finding, LedgerRow, Report, Wall
 
 MOST_KERNELS = 30
@@ -86,7 +86,9 @@ def _names(one: LedgerRow | None, other: LedgerRow | None) -> list[str]:
     """Contributors of either, those whose time changed most first."""
     before = {top.name: top.time_ns for top in one.top} if one else {}
     after = {top.name: top.time_ns for top in other.top} if other else {}
-    names = sorted(before.keys() | after.keys(), key=lambda name: (-abs(after.get(name, 0) - before.get(name, 0)), name))
+    names = sorted(
+        before.keys() | after.keys(), key=lambda name: (-abs(after.get(name, 0) - before.get(name, 0)), name)
+    )
     return names[:MOST_NAMES]
 
 
@@ -106,7 +108,7 @@ def kernels(base: Report, new: Report, unit: Unit) -> tuple[list[KernelChange], 
     return ranked[:MOST_KERNELS], max(0, len(ranked) - MOST_KERNELS)
 
 
-def _status(before: float, after: float) -> str:
+def _status(before: float, after: float) -> Status:
     if not before or not after:
         return "new" if after else "gone"
     if abs(after - before) <= CHANGED_SHARE * before:

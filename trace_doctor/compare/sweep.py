@@ -28,11 +28,14 @@ STILL_RISING = 1.05
 
 def sweep(reports: Sequence[Report]) -> tuple[list[SweepRow], str | None]:
     """The reports best first by `measure_of`, and which point to try next."""
-    labels = _labels([report.sources[0].path if report.sources else f"report {place}" for place, report in enumerate(reports)])
+    labels = _labels(
+        [report.sources[0].path if report.sources else f"report {place}" for place, report in enumerate(reports)]
+    )
     rows = [_row(place, report, label) for place, (report, label) in enumerate(zip(reports, labels, strict=True))]
     measures = [measure_of(report, row) for report, row in zip(reports, rows, strict=True)]
     order = sorted(
-        range(len(rows)), key=lambda place: (-(measures[place] or 0.0), rows[place].step_time_ns or 0.0, rows[place].label)
+        range(len(rows)),
+        key=lambda place: (-(measures[place] or 0.0), rows[place].step_time_ns or 0.0, rows[place].label),
     )
     ranked = [rows[place] for place in order]
     known = [measures[place] or 0.0 for place in order]
@@ -41,7 +44,7 @@ def sweep(reports: Sequence[Report]) -> tuple[list[SweepRow], str | None]:
 
 def _labels(paths: Sequence[str]) -> list[str]:
     """Names without what all paths have in common."""
-    shared = os.path.commonpath([os.path.dirname(path) for path in paths]) if len({*paths}) > 1 else ""
+    shared = os.path.commonpath([PurePath(path).parent for path in paths]) if len({*paths}) > 1 else ""
     names = [os.path.relpath(path, shared) if shared else PurePath(path).name for path in paths]
     return [re.sub(r"(\.pt\.trace)?\.(json|sqlite|nsys-rep)(\.(gz|zst))?$", "", name) for name in names]
 
