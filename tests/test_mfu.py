@@ -161,6 +161,9 @@ def test_what_is_missing_is_said(llama: str) -> None:
         ({"params": 1e9, "convention": "megatorn"}, "--convention"), ({"params": 1e9, "tokens_per_step": 1, "batch_size": 1}, "twice"),
         ({"params": 1e9, "tokens_per_second": 1, "step_time": 1, "tokens_per_step": 1}, "twice"),
         ({"params": 1e9, "step_time": 1}, "--step-time"),
+        ({"params": 1e9, "batch_size": 2}, "--batch-size"), ({"params": 1e300}, "--params"),
+        ({"params": 1e9, "step_time": -1.0}, "--step-time"),
+        ({"params": 1e9, "tokens_per_second": float("nan")}, "--tokens-per-second"),
         ({"params": 1e9, "lora_rank": 8}, "--lora-rank"), ({"params": 1e9, "active_params": 2e9}, "--active-params"),
     ],
 )  # fmt: skip

@@ -35,6 +35,18 @@ SPELLINGS = {
     "float8": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4",
 }  # fmt: skip
 
+NUMBERS = (
+    "params",
+    "active_params",
+    "tokens_per_step",
+    "batch_size",
+    "tokens_per_second",
+    "train_tokens",
+    "step_time",
+    "price",
+)
+SMALLEST, LARGEST = 1e-9, 1e24
+
 
 def estimate(run: Run, options: Options | None = None) -> Estimate:
     """MFU, HFU, throughput and the cost of training; `options` say the device and its peak.
@@ -58,7 +70,7 @@ def estimate(run: Run, options: Options | None = None) -> Estimate:
     again = _recomputed(counted, run.recompute)
     found = Estimate(
         tool=Tool(version=version("trace-doctor")),
-        model=_model_row(model, sequence if model.layers else None),
+        model=_model_row(model, sequence if model.layers or run.sequence_length else None),
         device=_device_row(device, peak_dtype, run.gpus),
         dtype=dtype,
         recompute=run.recompute,
@@ -112,7 +124,9 @@ def described(run: Run) -> tuple[Model, int]:
         if run.params is None and run.active_params is None:
             msg = "what is trained is not known"
             raise UsageError(msg, hint="give --model FILE (a config.json or TOML), or --params N")
-        return Model(name="", params=run.params or run.active_params, active_params=run.active_params), 1
+        return Model(
+            name="", params=run.params or run.active_params, active_params=run.active_params
+        ), run.sequence_length or 1
     model = model_files.read(run.model)
     given = {
         "params": run.params,
@@ -137,7 +151,14 @@ def chosen(name: str | None, model: Model) -> Convention:
 
 
 def _check(run: Run) -> None:
-    """Raises UsageError where two of the run's numbers contradict each other."""
+    """Raises UsageError where a number makes no sense, or two contradict each other."""
+    for name in NUMBERS:
+        value = getattr(run, name)
+        if value is not None and not SMALLEST <= value <= LARGEST:
+            msg = f"{value:g} makes no sense here"
+            raise UsageError(
+                msg, where=_flag(name), hint=f"give it in whole units or with a prefix, e.g. {_flag(name)} 1.5M"
+            )
     pairs = [
         ("tokens_per_step", "batch_size", "give the tokens of a step, or its samples"),
         ("tokens_per_second", "step_time", "give the throughput, or the time of a step"),
@@ -149,6 +170,9 @@ def _check(run: Run) -> None:
     if run.step_time is not None and run.tokens_per_step is None and run.batch_size is None:
         msg = "--step-time needs the tokens of a step"
         raise UsageError(msg, hint="add --tokens-per-step T or --batch-size N")
+    if run.batch_size is not None and run.model is None and run.sequence_length is None:
+        msg = "--batch-size needs the length of a sequence"
+        raise UsageError(msg, hint="add --sequence-length N, or give --tokens-per-step T")
     if run.lora_rank is not None and run.model is None:
         msg = "--lora-rank needs the model's layers"
         raise UsageError(msg, hint="add --model FILE")
@@ -298,7 +322,7 @@ def _warnings(found: Estimate, device: Device | None) -> tuple[Message, ...]:
     if found.mfu is not None and found.mfu > 1:
         told = f"MFU is {found.mfu:.3g}: the model, the speed, the number of GPUs or the peak is wrong"
         warnings.append(Message(code="mfu-above-one", message=told))
-    if found.convention.name == conventions.BY_PARAMETERS and not found.model.sequence:
-        told = "attention is not counted: only the parameters are known, the layers are not (--model FILE)"
+    if found.convention.name == conventions.BY_PARAMETERS:
+        told = "attention is not counted by 6n, which is all that parameters allow; --model FILE tells the layers"
         warnings.append(Message(code="no-attention", message=told))
     return tuple(warnings)
