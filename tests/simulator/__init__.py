@@ -13,7 +13,7 @@
     ledger.of(run)                              # {(wall, cause): ns}, from what each part was built as
 
 `work` says what GPU activities are, `machine` when they and the host run, `kineto` and `nsight` write that down, `ledger` accounts
-for it in plain Python, one elementary interval at a time. Nothing here knows trace_doctor.
+for it in plain Python, one elementary interval at a time. `recorded` lets torch say what the host does. Nothing here knows trace_doctor.
 """
 
 from __future__ import annotations
