@@ -213,6 +213,8 @@ class Fix(Struct, frozen=True, kw_only=True):
     summary: str
     code: str | None = None
     """A snippet for the framework that the trace shows."""
+    language: Literal["python", "shell", "json"] | None = None
+    """What the snippet is written in; null where there is none."""
     framework: str | None = None
     """Which framework the snippet is for."""
     risk: str | None = None

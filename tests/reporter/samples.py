@@ -380,7 +380,7 @@ HOSTILE = (
 )
 
 
-ENUMERATED = ("wall", "basis", "severity", "trust", "flops_basis", "schema_version", "group_by", "bound")
+ENUMERATED = ("language", "wall", "basis", "severity", "trust", "flops_basis", "schema_version", "group_by", "bound")
 RESOURCES = ("gpu", "tensor", "memory_bandwidth", "pcie", "link", "network")
 """Names of utilisations: the tool's own."""
 

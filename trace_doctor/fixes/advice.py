@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from trace_doctor.fixes.frameworks import PLAIN
+
+Language = Literal["python", "shell", "json"]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,8 +23,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fix: str = ""
     risk: str = ""
     verify: str = ""
-    snippet: dict[str, str] = {}
-    """By framework; "PyTorch" for those without one of their own."""
+    snippet: dict[str, dict[Language, str]] = {}
+    """One by framework, under its language; "PyTorch" for frameworks without one of their own."""
 
 
 class Told(NamedTuple):
@@ -32,8 +34,9 @@ class Told(NamedTuple):
     fix: str
     risk: str | None
     verify: str | None
-    snippet: str | None
-    framework: str | None
+    snippet: str | None = None
+    language: Language | None = None
+    framework: str | None = None
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,17 +50,19 @@ def entries() -> dict[tuple[str, str], Entry]:
     return {(entry.code, entry.variant): entry for entry in msgspec.toml.decode(text, type=_File).rule}
 
 
-def advise(code: str, variant: str, framework: str, words: Mapping[str, str]) -> Told:
-    """The advice of a rule's variant for a framework, its blanks filled with `words`."""
+def advise(code: str, variant: str, frameworks: Sequence[str], words: Mapping[str, str]) -> Told:
+    """The advice of a rule's variant, its blanks filled with `words`, and the snippet of the first framework that has one."""
     base = entries()[code, ""]
     entry = entries().get((code, variant), base)
     snippets = entry.snippet or base.snippet
-    shown = framework if framework in snippets else PLAIN
-    return Told(
+    told = Told(
         title=(entry.title or base.title).format_map(words),
         fix=(entry.fix or base.fix).format_map(words),
         risk=(entry.risk or base.risk).format_map(words) or None,
         verify=(entry.verify or base.verify).format_map(words) or None,
-        snippet=snippets.get(shown),
-        framework=shown if shown in snippets else None,
     )
+    shown = next((name for name in (*frameworks, PLAIN) if name in snippets), None)
+    if shown is None:
+        return told
+    ((language, snippet),) = snippets[shown].items()
+    return told._replace(snippet=snippet, language=language, framework=shown)

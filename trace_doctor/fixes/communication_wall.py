@@ -20,6 +20,8 @@ COMMUNICATES_SHARE = 0.05
 ENOUGH_MESSAGES = 20
 ENOUGH_REPEATS = 2
 DDP_FORWARD = r"DistributedDataParallel\.forward"
+BACKWARD = r"^autograd::engine::evaluate_function"
+REDUCTIONS = ("all_reduce", "reduce_scatter")
 
 
 def collectives_of(case: Case) -> pl.DataFrame:
@@ -187,7 +189,7 @@ def exposed_communication(case: Case) -> Iterable[Draft]:
                 exposed,
                 "medium: measured as exposed; one rank alone can't tell a slow link from waiting for another rank",
                 words=_collective_words(exposed),
-                variant=_parallelism(exposed),
+                variant=_parallelism(case, exposed),
                 evidence=_by_collective(case, exposed),
             )
 
@@ -197,11 +199,33 @@ def _by_group(case: Case) -> list[pl.DataFrame]:
     return exposed.partition_by("group", maintain_order=True) if len(exposed) else []
 
 
-def _parallelism(exposed: pl.DataFrame) -> str:
-    """Which parallelism moves most: "sharded" (gathers and scatters), "expert" (all-to-all), "" for all-reduce."""
-    sums = exposed.group_by("operation").agg(pl.col("time_ns").sum()).sort("time_ns")
-    operation = sums["operation"][-1] if len(sums) else None
-    return {"all_gather": "sharded", "reduce_scatter": "sharded", "all_to_all": "expert"}.get(operation or "", "")
+def _parallelism(case: Case, exposed: pl.DataFrame) -> str:
+    """Which parallelism moves most: "tensor", "sharded" (gathers and scatters), "expert" (all-to-all), "" for gradients."""
+    sums = exposed.group_by("operation", "group").agg(pl.col("time_ns").sum()).sort("time_ns")
+    operation, group = sums.select("operation", "group").row(-1) if len(sums) else (None, None)
+    if operation == "all_to_all":
+        return "expert"
+    if group in _tensor_parallel_groups(case):
+        return "tensor"
+    return "sharded" if operation in ("all_gather", "reduce_scatter") else ""
+
+
+def _tensor_parallel_groups(case: Case) -> list[str | None]:
+    """Groups that reduce between two matmuls of the forward pass; gradients are reduced in or after the backward pass."""
+    trace = case.analysis.trace
+    if trace.ops.is_empty():
+        return []
+    in_graphs = pl.col("call").is_in(trace.calls.filter(pl.col("kind") == "graph_launch")["call"].implode())
+    kernels = case.kernels.with_columns(in_backward=launched_inside(trace, case.kernels, BACKWARD))
+    kernels = kernels.filter(~in_graphs).sort("start_ns")
+    matmuls = kernels.filter("tensor").select("start_ns", "in_backward")
+    reductions = kernels.filter(pl.col("operation").is_in(REDUCTIONS), ~pl.col("in_backward")).select(
+        "start_ns", "group"
+    )
+    beside = reductions.join_asof(
+        matmuls.rename({"in_backward": "after"}), on="start_ns", strategy="backward"
+    ).join_asof(matmuls.rename({"in_backward": "before"}), on="start_ns", strategy="forward")
+    return beside.filter(~pl.col("after"), ~pl.col("before"))["group"].unique().to_list()
 
 
 def _collective_words(claims: pl.DataFrame) -> dict[str, str]:

@@ -52,13 +52,16 @@ class Rule(NamedTuple):
     needs: tuple[Need, ...] = ()
 
 
-def whole(*causes: str, confidence: str, is_remark: bool = False) -> Find:
-    """A rule that claims all that is left of these causes."""
+def whole(
+    *causes: str, confidence: str, is_remark: bool = False, variant: Callable[[Case], str] = lambda _: ""
+) -> Find:
+    """A rule that claims all that is left of these causes; `variant` chooses among its advice."""
 
     def find(case: Case) -> Iterable[Draft]:
         claims = case.caused(*causes)
         if case.is_worth_saying(claims):
-            yield Draft(claims, confidence, words=largest(claims) | {"where": case.where}, is_remark=is_remark)
+            words = largest(claims) | {"where": case.where}
+            yield Draft(claims, confidence, words=words, variant=variant(case), is_remark=is_remark)
 
     return find
 

@@ -1,4 +1,4 @@
-"""Which framework a trace shows, so that a fix names the flags its users have."""
+"""Which frameworks a trace shows, so that a fix names the flags its users have."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trace_doctor.trace import Trace
 PLAIN = "PyTorch"
 
 
-def framework_of(trace: Trace) -> str:
-    """The framework that the names of ops and annotations show; plain PyTorch where none does."""
+def frameworks_of(trace: Trace) -> tuple[str, ...]:
+    """The frameworks that the names of ops and annotations show, the most specific first; none for plain PyTorch."""
     names = pl.concat([trace.ops["name"].unique(), trace.annotations["name"].unique()]).drop_nulls().cast(pl.String)
-    return next((name for name, pattern in _frameworks() if names.str.contains(pattern).any()), PLAIN)
+    return tuple(name for name, pattern in _frameworks() if names.str.contains(pattern).any())
 
 
 @cache

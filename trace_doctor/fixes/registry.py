@@ -27,7 +27,7 @@ from trace_doctor.fixes import (
 )
 from trace_doctor.fixes.case import Case, case_of
 from trace_doctor.fixes.finding import Draft, Need, Rule, contributors, whole
-from trace_doctor.fixes.frameworks import framework_of
+from trace_doctor.fixes.frameworks import frameworks_of
 from trace_doctor.options import Limits, Options
 from trace_doctor.report import Abstained, Finding, Fix, Report, Scope, Wall
 
@@ -52,8 +52,8 @@ RULES: tuple[Rule, ...] = (
     Rule("logging-in-step", whole("logging", confidence="high: the range is recorded"), (HOST_EVENTS,)),
     Rule("garbage-collection", whole("garbage collection", confidence="high: the range is recorded"), (HOST_EVENTS,)),
     Rule("start-up-in-window", whole("initialisation", confidence="high: one-off calls of this length", is_remark=True)),
-    Rule("allocator", whole("allocator", confidence="high: the calls are recorded inside the steps"), (HOST_EVENTS,)),
-    Rule("offload", whole("offload", confidence="high: measured, nothing else ran")),
+    Rule("allocator", memory_wall.allocator, (HOST_EVENTS,)),
+    Rule("offload", memory_wall.offload),
     Rule("pageable-copy", host.pageable_copy),
     Rule("exposed-input-copy", host.exposed_input_copy),
     Rule("outlier-step", host.outlier_step),
@@ -176,7 +176,7 @@ def _finding(group: Sequence[Found], analyses: Sequence[Analysis], window_ns: in
     in_window_ns = sum(float(one.draft.claims["time_ns"].sum()) for one in group) / len(analyses)
     share = in_window_ns / window_ns if window_ns else 0.0
     wall, cause = _row(draft)
-    told = advice.advise(largest.code, draft.variant, framework_of(analysis.trace), draft.words)
+    told = advice.advise(largest.code, draft.variant, frameworks_of(analysis.trace), draft.words)
     rank = analysis.trace.meta.rank
     return Finding(
         code=largest.code,
@@ -195,6 +195,7 @@ def _finding(group: Sequence[Found], analyses: Sequence[Analysis], window_ns: in
         fix=Fix(
             summary=told.fix,
             code=told.snippet,
+            language=told.language,
             framework=told.framework,
             risk=told.risk,
             verify=told.verify,
