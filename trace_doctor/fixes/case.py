@@ -8,9 +8,10 @@ import polars as pl
 
 from trace_doctor.classifiers.ledger import Analysis
 from trace_doctor.classifiers.timeline import IDLE, by_activity
+from trace_doctor.fixes.frameworks import frameworks_of
 from trace_doctor.loaders.nesting import nest
 from trace_doctor.options import Limits
-from trace_doctor.trace import Trace
+from trace_doctor.trace import Trace, matches
 
 OPTIMIZER_RANGE = r"(?i)^(## ?)?optimi[sz]er\.step|^optimi[sz]er[_ .-]?step\b|^(## ?)?\w*optimi[sz]er[\w. -]*step"
 UNNAMED = r"^\(between recorded ranges\)$|^ProfilerStep#"
@@ -34,6 +35,8 @@ class Case(NamedTuple):
     """The GPU's activities inside the window, one row each, in order of start, with all that is known of them."""
     steps: int
     """Steps used, at least 1."""
+    frameworks: tuple[str, ...]
+    """Whose snippets fit, the most specific first."""
     limits: Limits
 
     @property
@@ -57,7 +60,7 @@ class Case(NamedTuple):
 
     def caused(self, *causes: str) -> pl.DataFrame:
         """The unclaimed losses of these causes of the ledger."""
-        return self.losses.filter(pl.col("cause").cast(pl.String).is_in(causes))
+        return self.losses.filter(pl.col("cause").is_in(pl.Series(causes, dtype=pl.Categorical).implode()))
 
     def share(self, claims: pl.DataFrame) -> float:
         """Share of the window that these losses hold."""
@@ -90,19 +93,21 @@ def case_of(analysis: Analysis, limits: Limits) -> Case:
         .drop("class")
         .join(kernels.select("activity", *_OF_KERNELS), on="activity", how="left", maintain_order="left")
     )
-    return Case(analysis, _named_by_what_follows(losses, kernels), kernels, max(1, _steps(analysis)), limits)
+    losses = _named_by_what_follows(losses, kernels)
+    return Case(analysis, losses, kernels, max(1, _steps(analysis)), frameworks_of(analysis.trace), limits)
 
 
 def _named_by_what_follows(losses: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Host code that no range names gets the name of the op, or else of the kernel, whose launch it delays."""
     name, op = pl.col("name").cast(pl.String), pl.col("op_name").cast(pl.String)
-    unnamed = losses.filter(pl.col("cause") == "host code").filter(name.str.contains(UNNAMED)).select("row", "activity")
-    following = kernels.select("activity", follows=pl.coalesce(op, name)).join(unnamed, on="activity", how="semi")
+    unnamed = losses.filter(pl.col("cause") == "host code").select("row", "activity", "name")
+    unnamed = unnamed.filter(matches(unnamed["name"], UNNAMED)).drop("name")
+    following = kernels.join(unnamed, on="activity", how="semi").select("activity", follows=pl.coalesce(op, name))
     before = unnamed.join(following, on="activity", how="left").select(
         "row", before=pl.format("before {}", pl.col("follows").fill_null("the end of the step")).cast(pl.Categorical)
     )
-    named = losses.join(before, on="row", how="left", maintain_order="left")
-    return named.with_columns(name=pl.coalesce("before", "name")).drop("before")
+    found = losses.select("row").join(before, on="row", how="left", maintain_order="left")["before"]
+    return losses.with_columns(name=pl.coalesce(found, "name"))
 
 
 def _steps(analysis: Analysis) -> int:

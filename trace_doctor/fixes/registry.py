@@ -27,7 +27,6 @@ from trace_doctor.fixes import (
 )
 from trace_doctor.fixes.case import Case, case_of
 from trace_doctor.fixes.finding import Draft, Need, Rule, contributors, whole
-from trace_doctor.fixes.frameworks import frameworks_of
 from trace_doctor.options import Limits, Options
 from trace_doctor.report import Abstained, Finding, Fix, Report, Scope, Wall
 
@@ -176,7 +175,7 @@ def _finding(group: Sequence[Found], analyses: Sequence[Analysis], window_ns: in
     in_window_ns = sum(float(one.draft.claims["time_ns"].sum()) for one in group) / len(analyses)
     share = in_window_ns / window_ns if window_ns else 0.0
     wall, cause = _row(draft)
-    told = advice.advise(largest.code, draft.variant, frameworks_of(analysis.trace), draft.words)
+    told = advice.advise(largest.code, draft.variant, largest.case.frameworks, draft.words)
     rank = analysis.trace.meta.rank
     return Finding(
         code=largest.code,

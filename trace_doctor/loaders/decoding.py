@@ -216,11 +216,10 @@ def _categorical(values: Sequence[str | None]) -> pl.Series:
 
 def _keys(*parts: Sequence[Any]) -> pl.Series:
     """JSON lists of the values, such as [pid, tid], written once for each distinct one."""
-    keys: dict[tuple[Any, ...], str] = {}
-    rows = list(zip(*parts, strict=True))
-    for row in set(rows):
-        keys[row] = json.dumps(row)
-    return _categorical([keys[row] for row in rows])
+    keys = {row: json.dumps(row) for row in set(zip(*parts, strict=True))}
+    if len(keys) == 1:
+        return _categorical(list(keys.values())).new_from_index(0, len(parts[0]))
+    return _categorical([keys[row] for row in zip(*parts, strict=True)])
 
 
 def _labels(events: Iterable[Any]) -> Iterator[tuple[tuple[Any, Any], str]]:

@@ -21,7 +21,7 @@ def nest(ops: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
             calls.select("thread", "start_ns", "duration_ns", is_call=pl.lit(value=True)),
         ]
     ).with_row_index("row")
-    ordered = ranges.sort("thread", "start_ns", "is_call", -pl.col("duration_ns"), "row").select(
+    ordered = ranges.sort("thread", "start_ns", "is_call", -pl.col("duration_ns"), maintain_order=True).select(
         "row",
         "thread",
         "start_ns",
@@ -31,7 +31,7 @@ def nest(ops: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
         reach_ns=pl.when("is_call").then(None).otherwise(pl.col("start_ns") + pl.col("duration_ns")),
     )
     pointer = _climb_to_lasting(ordered, _open_at_start(ordered))
-    found = pl.DataFrame({"row": ordered["row"], "around": ordered["row"].gather(pointer)}).sort("row")["around"]
+    found = ordered["row"].clone().scatter(ordered["row"], ordered["row"].gather(pointer))
     return found.head(len(ops)).rename("parent"), found.tail(len(calls)).rename("op")
 
 
@@ -39,12 +39,13 @@ def _open_at_start(ordered: pl.DataFrame) -> pl.Series:
     """For every range the one that started last before it and is still open: positions in `ordered`, null for none.
 
     Pointer doubling: a pointer begins at the range before. Where that has ended, so has all between it and its own pointer, and
-    the pointer takes that one over, every step jumping about twice as far.
+    the pointer takes that one over, every step jumping about twice as far. A range that starts after all before it have ended
+    has none.
     """
     start, end, reach = ordered["start_ns"], ordered["end_ns"], ordered["reach_ns"]
     position = pl.int_range(len(ordered), dtype=pl.UInt32, eager=True)
-    is_first = ordered["thread"] != ordered["thread"].shift(1)
-    pointer = position.shift(1).set(is_first.fill_null(value=True), None)
+    latest = ordered.select(pl.col("reach_ns").cum_max().forward_fill().shift(1).over("thread")).to_series()
+    pointer = position.shift(1).set((latest < start).fill_null(value=True), None)
     searching = position.filter(pointer.is_not_null())
     while len(searching):
         at = pointer.gather(searching)

@@ -27,7 +27,7 @@ def integers(values: Sequence[Any]) -> pl.Series:
 
 def nanoseconds(values: Sequence[Any]) -> pl.Series:
     """Int64 from microseconds: integers, floats below EXACT_US, or the JSON texts of any decimals. No number: null."""
-    kinds = {type(value) for value in values}
+    kinds = set(map(type, values))
     if kinds == {int}:
         return pl.Series([value * 1000 if abs(value) <= _MOST_US else None for value in values], dtype=pl.Int64)
     if msgspec.Raw in kinds:

@@ -90,7 +90,7 @@ def _jobs(path: Path, packing: str) -> int:
     if path.stat().st_size < ALONE_BYTES[packing]:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST_JOBS)
+    return min(max(1, cores - 1), MOST_JOBS)  # the caller keeps a core busy: it reads, hashes and joins
 
 
 @contextmanager

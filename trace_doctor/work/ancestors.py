@@ -16,7 +16,10 @@ def nearest(parent: pl.Series, holds: pl.Series) -> pl.Series:
     rows = pl.int_range(len(parent), dtype=pl.UInt32, eager=True)
     pointer = rows.zip_with(holds.fill_null(value=False), parent.cast(pl.UInt32))
     for _ in range(_DOUBLINGS):
-        pointer = pointer.gather(pointer)
+        further = pointer.gather(pointer)
+        if further.equals(pointer):
+            break
+        pointer = further
     return pointer
 
 
