@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
 import pytest
 
-from tests.fixes import examples
-from tests.fixes.build import EXAMPLES, findings, ran
-
-for _module in pkgutil.iter_modules(examples.__path__):
-    importlib.import_module(f"{examples.__name__}.{_module.name}")
+from tests.fixes.build import findings, ran
+from tests.fixes.examples import EXAMPLES
+from trace_doctor.fixes.registry import RULES
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -19,3 +14,9 @@ def test_a_rule_fires_where_it_should_and_only_there(name: str) -> None:
     example = EXAMPLES[name]
     found = findings(ran(example.program, example.made))
     assert (found[example.code].lost_ns if example.code in found else None) == example.lost_ns
+
+
+def test_every_rule_has_a_program_that_fires_it_and_one_that_must_not() -> None:
+    codes = {rule.code for rule in RULES}
+    assert {example.code for example in EXAMPLES.values() if example.lost_ns is not None} == codes
+    assert {example.code for example in EXAMPLES.values() if example.lost_ns is None} == codes

@@ -81,17 +81,17 @@ def largest(claims: pl.DataFrame) -> dict[str, str]:
 def contributors(
     claims: pl.DataFrame, *, rank: int | None, window_ns: int, most: int = MOST_EVIDENCE
 ) -> list[Evidence]:
-    """The largest contributors to `claims`, each with its worst instance, to be looked up in the trace."""
+    """The largest contributors to `claims`, each with its worst instance, to be looked up in the trace: start and duration are its own."""
+    lasting = pl.when("is_idle").then("time_ns").otherwise("duration_ns").alias("lasts_ns")
     sums = (
-        claims.select("name", "op", "cause", "number", "start_ns", "time_ns", "is_idle")
+        claims.select("name", "op", "cause", "number", "start_ns", "time_ns", "is_idle", lasting)
         .sort("time_ns", "start_ns")
         .group_by("name", "op", "cause", maintain_order=True)
         .agg(
             pl.col("time_ns").sum(),
             pl.col("is_idle").first(),
-            pl.col("number", "start_ns").last(),
+            pl.col("number", "start_ns", "lasts_ns").last(),
             count=pl.len(),
-            worst_ns=pl.col("time_ns").last(),
         )
         .with_columns(pl.col("name", "op", "cause").cast(pl.String))
         .sort([pl.col("time_ns").round(), "name", "op"], descending=[True, False, False])
@@ -104,11 +104,11 @@ def contributors(
             rank=rank,
             step=number,
             start_ns=start_ns,
-            duration_ns=round(worst_ns),
+            duration_ns=round(lasts_ns),
             count=count,
             numbers={"total_ms": round(time_ns / 1e6, 3), "mfu_points": round(100 * time_ns / window_ns, 2)},
         )
-        for name, op, cause, time_ns, count, is_idle, number, start_ns, worst_ns in sums.select(
-            "name", "op", "cause", "time_ns", "count", "is_idle", "number", "start_ns", "worst_ns"
+        for name, op, cause, time_ns, count, is_idle, number, start_ns, lasts_ns in sums.select(
+            "name", "op", "cause", "time_ns", "count", "is_idle", "number", "start_ns", "lasts_ns"
         ).iter_rows()
     ]
