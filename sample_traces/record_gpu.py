@@ -389,9 +389,10 @@ def per_sample(recording: dict[str, Any]) -> float:
 
 def forget(device: torch.device) -> None:
     """Free what the last program held."""
-    torch.compiler.reset()
-    gc.collect()
+    if "torch._dynamo" in sys.modules:  # seconds to import for nothing
+        torch.compiler.reset()
     if on_gpu(device):
+        gc.collect()
         torch.cuda.empty_cache()
 
 

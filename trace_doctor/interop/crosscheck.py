@@ -61,7 +61,7 @@ def crosscheck_hta(trace: Trace, options: Options | None = None, *, with_their_l
 
     `change` is what the reason adds on the way from HTA's number to ours, so that the changes of a quantity sum to `ours - hta`;
     where both agree, one row has no reason. Null: HTA stopped with an error, or had nothing to divide by. Their loader reads the
-    file anew and takes ten times as long as ours; without it HTA works on our frames, rounded as its loader rounds them.
+    file anew and takes five times as long as ours and more; without it HTA works on our frames, rounded as its loader rounds them.
     """
     require("hta.trace_analysis", extra="hta")
     ours = {analysed.number: analysed for analysed in pipeline.examine(trace, options or Options())}
