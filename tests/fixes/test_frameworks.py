@@ -100,7 +100,9 @@ def test_an_empty_trace_shows_plain_pytorch() -> None:
 
 
 def test_several_frameworks_stand_in_order_the_most_specific_first() -> None:
-    built = trace(mark(0, 10, "transformers/trainer.py(3741): training_step", kind="python"), mark(20, 5, "DeepSpeedEngine.step"))
+    built = trace(
+        mark(0, 10, "transformers/trainer.py(3741): training_step", kind="python"), mark(20, 5, "DeepSpeedEngine.step")
+    )
     assert frameworks_of(built) == ("DeepSpeed", "Transformers")
 
 

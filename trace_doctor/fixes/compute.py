@@ -30,6 +30,8 @@ FEW_TILES = 0.6
 BADLY = 0.5
 """A matmul below half of its roofline is slow for a reason."""
 GEMM_BOUND = 0.6
+MATMULS = ("gemm", "grouped_gemm")
+"""Families of tensor kernels that advice on the shape of matrices is for."""
 
 
 def wrong_precision(case: Case) -> Iterable[Draft]:
@@ -91,9 +93,16 @@ def old_attention(case: Case) -> Iterable[Draft]:
         )
 
 
+def low_intensity_matmul(case: Case) -> Iterable[Draft]:
+    """Matmuls whose operands take longer to move than to multiply."""
+    claims = case.caused("low arithmetic intensity").filter(pl.col("family").cast(pl.String).is_in(MATMULS))
+    if case.is_worth_saying(claims):
+        yield Draft(claims, "medium: bytes modelled from shapes", words=largest(claims))
+
+
 def badly_shaped_matmul(case: Case) -> Iterable[Draft]:
     """Matmuls below the roofline with a reason that their shape or grid shows."""
-    losses = case.caused("below the roofline").filter(pl.col("family").cast(pl.String).is_in(["gemm", "grouped_gemm"]))
+    losses = case.caused("below the roofline").filter(pl.col("family").cast(pl.String).is_in(MATMULS))
     if not case.is_worth_saying(losses):
         return
     reasons = _reasons(case)
@@ -112,8 +121,7 @@ def _reasons(case: Case) -> pl.DataFrame:
     """Slow matmuls with a named reason: activity, reason, shape."""
     tensor = case.analysis.account.tensor
     slow = tensor.filter(
-        pl.col("family").cast(pl.String).is_in(["gemm", "grouped_gemm"])
-        & (pl.col("ideal_ns") < BADLY * pl.col("duration_ns"))
+        pl.col("family").cast(pl.String).is_in(MATMULS) & (pl.col("ideal_ns") < BADLY * pl.col("duration_ns"))
     )
     shapes = case.analysis.trace.ops["shapes"]
     slow = slow.with_columns(shape=shapes.gather(slow["op_row"]).cast(pl.String))
@@ -172,9 +180,7 @@ def fp8_opportunity(case: Case) -> Iterable[Draft]:
     if not fp8 or not peak or fp8 <= peak or analysis.peak_dtype not in ("bf16", "fp16"):
         return
     tensor = analysis.account.tensor
-    gemm = tensor.filter(
-        pl.col("family").cast(pl.String).is_in(["gemm", "grouped_gemm"]) & pl.col("ran_in").is_in(["bf16", "fp16"])
-    )
+    gemm = tensor.filter(pl.col("family").cast(pl.String).is_in(MATMULS) & pl.col("ran_in").is_in(["bf16", "fp16"]))
     share = float(gemm["exclusive_ns"].sum()) / case.window_ns
     if share >= GEMM_BOUND:
         yield Draft(

@@ -84,7 +84,7 @@ RULES: tuple[Rule, ...] = (
     Rule("host-code", host.host_code, (HOST_EVENTS,)),
     Rule("short-kernels", small_kernels.short_kernels),
     # the rest of memory and compute
-    Rule("low-intensity-matmul", whole("low arithmetic intensity", confidence="medium: bytes modelled from shapes"), (SHAPES, PEAK)),
+    Rule("low-intensity-matmul", compute.low_intensity_matmul, (SHAPES, PEAK)),
     Rule("badly-shaped-matmul", compute.badly_shaped_matmul, (SHAPES, PEAK)),
     Rule("memory-bound", memory_wall.memory_bound),
     Rule("poor-access-pattern", whole("poor access pattern", confidence="low: what the modelled bytes don't explain"), (SHAPES,)),

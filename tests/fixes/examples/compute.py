@@ -222,6 +222,13 @@ def sixteen_rows(run: Run) -> None:
 
 
 @spares("low-intensity-matmul")
+def attention_of_one_short_row(run: Run) -> None:
+    # 32 tokens: 16 FLOP a byte
+    with run.step():
+        run.do(work.flash_forward(64, 16, 32, 128, efficiency=0.02))
+
+
+@spares("low-intensity-matmul")
 def a_thousand_rows(run: Run) -> None:
     with run.step():
         run.do(work.mm(1024, 4096, 4096))
