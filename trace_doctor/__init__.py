@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trace_doctor import errors
+    from trace_doctor.compare.assembly import compare
     from trace_doctor.loaders.source import load
     from trace_doctor.options import Options
     from trace_doctor.pipeline import analyze
     from trace_doctor.report import Report
     from trace_doctor.trace import Trace
 
-__all__ = ["Options", "Report", "Trace", "analyze", "errors", "load"]
+__all__ = ["Options", "Report", "Trace", "analyze", "compare", "errors", "load"]
 
 _HOMES = {
     "Options": "trace_doctor.options",
     "Report": "trace_doctor.report",
     "Trace": "trace_doctor.trace",
     "analyze": "trace_doctor.pipeline",
+    "compare": "trace_doctor.compare.assembly",
     "load": "trace_doctor.loaders.source",
 }
 

@@ -20,6 +20,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "analyze": Entry("trace_doctor.cli.analyze", "Say the MFU of a run and where the rest of the time went."),
+    "compare": Entry("trace_doctor.cli.compare", "Say what changed between runs, why, and whether that is proven."),
     "mfu": Entry(
         "trace_doctor.cli.mfu", "Compute the MFU of a run from its model and its throughput, without a trace."
     ),

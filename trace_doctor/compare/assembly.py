@@ -14,12 +14,12 @@ from trace_doctor.errors import UsageError
 from trace_doctor.report import Report, Tool
 
 
-def compare(reports: Sequence[Report], fail_on: Sequence[str] = ()) -> Comparison:
+def compare(reports: Sequence[Report], fail_on: Sequence[gates.Gate | gates.NewFinding | str] = ()) -> Comparison:
     """The last report against the first; UsageError for fewer than two, or for a gate that is none."""
     if len(reports) < 2:
         msg = "there is nothing to compare: one report"
         raise UsageError(msg, hint="trace-doctor compare BASE NEW")
-    parsed = [gates.parse(expression) for expression in fail_on]
+    parsed = [gates.parse(gate) if isinstance(gate, str) else gate for gate in fail_on]
     base, new = reports[0], reports[-1]
     unit = unit_of(base, new)
     rows = differences.ledger(base, new, unit)

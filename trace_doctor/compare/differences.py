@@ -118,24 +118,39 @@ def _status(before: float, after: float) -> Status:
 
 def findings(base: Report, new: Report) -> Findings:
     """Findings that only the new report has, that only the base has, and that changed by a point or more."""
-    before, after = _by_subject(base.findings), _by_subject(new.findings)
-    both = [key for key in after if key in before]
+    pairs = _pairs(base.findings, new.findings)
     return Findings(
-        new=[_finding(None, after[key]) for key in after if key not in before],
-        fixed=[_finding(before[key], None) for key in before if key not in after],
+        new=[_finding(None, after) for before, after in pairs if not before],
+        fixed=[_finding(before, None) for before, after in pairs if not after],
         changed=[
-            _finding(before[key], after[key])
-            for key in both
-            if abs(after[key].mfu_points - before[key].mfu_points) >= CHANGED_POINTS
+            _finding(before, after)
+            for before, after in pairs
+            if before and after and abs(after.mfu_points - before.mfu_points) >= CHANGED_POINTS
         ],
     )
 
 
-def _by_subject(found: Sequence[Finding]) -> dict[tuple[str, str], Finding]:
-    subjects: dict[tuple[str, str], Finding] = {}
-    for finding in found:
-        subjects.setdefault((finding.code, finding.cause), finding)
-    return subjects
+def _pairs(base: Sequence[Finding], new: Sequence[Finding]) -> list[tuple[Finding | None, Finding | None]]:
+    """The same finding in both: of one rule and cause, else of a rule that each report has left once."""
+    pairs: list[tuple[Finding | None, Finding | None]] = []
+    before, after = list(base), list(new)
+    for is_same in (_same_cause, _same_rule):
+        for one in list(after):
+            others = [other for other in before if is_same(one, other)]
+            rivals = [rival for rival in after if is_same(rival, one)]
+            if others and (is_same is _same_cause or len(others) == len(rivals) == 1):
+                pairs.append((others[0], one))
+                before.remove(others[0])
+                after.remove(one)
+    return [*pairs, *((None, one) for one in after), *((one, None) for one in before)]
+
+
+def _same_cause(one: Finding, other: Finding) -> bool:
+    return (one.code, one.cause) == (other.code, other.cause)
+
+
+def _same_rule(one: Finding, other: Finding) -> bool:
+    return one.code == other.code
 
 
 def _finding(before: Finding | None, after: Finding | None) -> FindingChange:

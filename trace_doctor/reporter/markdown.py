@@ -48,16 +48,17 @@ def render(report: Report, *, below_bytes: int = BELOW_BYTES) -> str:
         ),
         *(Block("findings in one line", _remarks(title, remarks, shown), 5) for title, remarks in shown.lists),
         Block("the numbers", _numbers(shown), 1),
-        Block("the steps", _folded("Steps", _bullets(shown.steps)), 6),
+        Block("the steps", folded("Steps", _bullets(shown.steps)), 6),
         Block("the table of GPUs", _gpus(shown), 8),
         Block("the ledger", _causes(shown), 3),
         Block("kernels and ops of the ledger", _contributors(shown.causes, shown), 9),
-        Block("what was left out", _folded("Left out, and what this rests on", _bullets(shown.notes)), 4),
+        Block("what was left out", folded("Left out, and what this rests on", _bullets(shown.notes)), 4),
     ]
-    return _fitted(blocks, below_bytes)
+    return fitted(blocks, below_bytes)
 
 
-def _fitted(blocks: list[Block], below_bytes: int) -> str:
+def fitted(blocks: list[Block], below_bytes: int) -> str:
+    """A document of fewer than `below_bytes` bytes: whole blocks are left out, highest rank first, and named."""
     kept = [block for block in blocks if block.lines]
     dropped: list[str] = []
     while len((document := _document(kept, dropped, below_bytes)).encode()) >= below_bytes:
@@ -106,7 +107,8 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]], *, right: Iterab
     return [f"| {' | '.join(cells)} |" for cells in (header, ruler, *rows)]
 
 
-def _folded(title: str, lines: list[str], *, is_open: bool = False) -> list[str]:
+def folded(title: str, lines: list[str], *, is_open: bool = False) -> list[str]:
+    """Lines behind a title that opens on a click."""
     opening = "<details open>" if is_open else "<details>"
     return [f"{opening}<summary>{title}</summary>", "", *lines, "", "</details>", ""] if lines else []
 
@@ -148,12 +150,12 @@ def _card(place: int, card: Card, shown: View) -> list[str]:
             lines += [f"- **{escape(line.label)}:**", "", fence, *line.words.splitlines(), fence, ""]
         else:
             lines.append(f"- **{escape(line.label)}:** {escape(line.words)}")
-    return _folded(f"<b>{place}. {html(card.title)}</b>: {loss}", lines, is_open=place == 1)
+    return folded(f"<b>{place}. {html(card.title)}</b>: {loss}", lines, is_open=place == 1)
 
 
 def _remarks(title: str, remarks: Iterable[Remark], shown: View) -> list[str]:
     rows = [[escape(one.title), text.points(one.points), shown.column.show(one.time_ns)] for one in remarks]
-    return _folded(html(title), table(["", "points", f"{shown.column.unit}/{shown.per}"], rows, right=(1, 2)))
+    return folded(html(title), table(["", "points", f"{shown.column.unit}/{shown.per}"], rows, right=(1, 2)))
 
 
 def _numbers(shown: View) -> list[str]:
@@ -197,7 +199,7 @@ def _contributors(causes: tuple[Cause, ...], shown: View) -> list[str]:
         for top in cause.top
     ]
     header = ["cause", "op", f"kernel or host range, times a {shown.per}", "points", f"{shown.column.unit}/{shown.per}"]
-    return _folded("Kernels and ops of the ledger", table(header, rows, right=(3, 4)) if rows else [])
+    return folded("Kernels and ops of the ledger", table(header, rows, right=(3, 4)) if rows else [])
 
 
 def _gpus(shown: View) -> list[str]:
@@ -205,4 +207,4 @@ def _gpus(shown: View) -> list[str]:
         return []
     rows = [[escape(cell) for cell in row] for row in shown.gpus]
     lines = table(shown.gpu_header, rows, right=range(1, len(shown.gpu_header)))
-    return _folded("GPUs", [*lines, *(["", escape(shown.more_gpus)] if shown.more_gpus else [])])
+    return folded("GPUs", [*lines, *(["", escape(shown.more_gpus)] if shown.more_gpus else [])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.text import Text
@@ -40,6 +40,7 @@ _ASCII = str.maketrans(
         "…": "~",
         "–": "-",
         "≥": ">",
+        "→": ">",
     }
 )
 
@@ -50,13 +51,20 @@ def render(report: Report, *, width: int = WIDTH, colour: str | None = None, asc
     `colour` is one of rich's colour systems ("standard", "256", "truecolor"), null for none. With `ascii_only` every
     character is ASCII and as wide as the one it stands for.
     """
+    return draw(lambda cells: _lines(view(report), cells), width=width, colour=colour, ascii_only=ascii_only)
+
+
+def draw(
+    lines: Callable[[int], Iterator[Text]], *, width: int, colour: str | None = None, ascii_only: bool = False
+) -> str:
+    """Lines, made for a width that fits, as text for a terminal."""
     width = min(max(width, NARROWEST), WIDEST)
     out = io.StringIO()
     console = Console(
         file=out, width=width, color_system=colour, force_terminal=colour is not None, no_color=False,  # type: ignore[arg-type]
         markup=False, highlight=False, emoji=False, legacy_windows=False, _environ={},
     )  # fmt: skip
-    for line in _lines(view(report), width):
+    for line in lines(width):
         line.truncate(width, overflow="ellipsis")
         line.rstrip()
         console.print(line, soft_wrap=True)
@@ -90,25 +98,26 @@ def _lines(shown: View, width: int) -> Iterator[Text]:
         yield from _paragraphs((shown.more_causes,), width, indent=4)
     if shown.notes:
         yield from _heading("Left out, and what this rests on", shown, width, columns=False)
-        yield from (line for note in shown.notes for line in _wrapped(note, width, first="  - ", rest="    "))
+        yield from (line for note in shown.notes for line in wrapped(note, width, first="  - ", rest="    "))
 
 
 def _verdict(shown: View, width: int) -> Iterator[Text]:
-    yield from _wrapped(shown.headline, width, first="", rest="    ", style="bold")
+    yield from wrapped(shown.headline, width, first="", rest="    ", style="bold")
     for sentence in shown.verdict:
-        yield from _wrapped(sentence, width, first="  ", rest="  ")
+        yield from wrapped(sentence, width, first="  ", rest="  ")
     if shown.next_step:
-        yield from _wrapped(f"next: {shown.next_step}", width, first="  ", rest="        ", style="bold")
+        yield from wrapped(f"next: {shown.next_step}", width, first="  ", rest="        ", style="bold")
 
 
-def _wrapped(line: str, width: int, *, first: str, rest: str, style: str = "") -> Iterator[Text]:
+def wrapped(line: str, width: int, *, first: str, rest: str, style: str = "") -> Iterator[Text]:
+    """A paragraph broken into lines, the first and the others indented."""
     for piece in textwrap.wrap(line, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False):
         yield Text(piece, style)
 
 
 def _paragraphs(lines: tuple[str | None, ...], width: int, indent: int = 2) -> Iterator[Text]:
     for line in lines:
-        yield from _wrapped(line or "", width, first=" " * indent, rest=" " * indent)
+        yield from wrapped(line or "", width, first=" " * indent, rest=" " * indent)
 
 
 def _heading(title: str, shown: View, width: int, *, columns: bool = True) -> Iterator[Text]:
@@ -141,7 +150,7 @@ def _cause(number: int, cause: Cause, shown: View, width: int) -> Iterator[Text]
     title = Text(f"{number:2}. ").append("■ ", text.WALLS[cause.wall].colour).append(cause.title, "bold")
     title.append(f" ({cause.basis})", "dim")
     yield _with_numbers(title, cause.points, cause.time_ns, shown, width, "bold")
-    yield from _wrapped(cause.meaning, width, first="      ", rest="      ", style="italic")
+    yield from wrapped(cause.meaning, width, first="      ", rest="      ", style="italic")
     for top in cause.top:
         yield _with_numbers(
             _contributor(top.name, top.op, top.times, width), top.points, top.time_ns, shown, width, "dim"
@@ -180,7 +189,7 @@ def _card(number: int, card: Card, shown: View, width: int) -> Iterator[Text]:
             yield Text(label.rstrip(), "dim")
             yield from (Text(f"        {piece}", "dim") for piece in _code(line.words, width - 8))
         else:
-            yield from _wrapped(line.words, width, first=label, rest=" " * CARD)
+            yield from wrapped(line.words, width, first=label, rest=" " * CARD)
     yield Text()
 
 
@@ -198,7 +207,7 @@ def _code(snippet: str, room: int) -> Iterator[str]:
 def _number(number: Number, width: int) -> Iterator[Text]:
     basis = f" [{number.basis}]" if number.basis else ""
     first = f"  {number.label}".ljust(LABEL_OF_NUMBER) + text.plain(number.value).rjust(VALUE) + "  "
-    yield from _wrapped(number.meaning + basis, width, first=first, rest=" " * len(first))
+    yield from wrapped(number.meaning + basis, width, first=first, rest=" " * len(first))
 
 
 def _gpus(shown: View, width: int) -> Iterator[Text]:

@@ -10,14 +10,16 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from trace_doctor.report import Report, Wall
+from trace_doctor.report import Wall
 
 LONGEST = 2_000
 """Characters of a name that a report for people may need: templates of CUTLASS kernels reach some hundred."""
+Said = TypeVar("Said", bound=msgspec.Struct)
+
 SPACE = "\u00a0"
 """Joins a number to its unit until the lines are broken; `plain` turns it into a blank."""
 
@@ -143,8 +145,8 @@ def clean(text: str, *, keep_lines: bool = False) -> str:
     return "".join(map(visible, text))
 
 
-def cleaned(report: Report) -> Report:
-    """The report with every string cleaned and at most 2,000 characters long: names in a trace are other people's text."""
+def cleaned(said: Said) -> Said:
+    """A report or comparison with every string cleaned and at most 2,000 characters long: names in a trace are other people's text."""
 
     @cache
     def harmless(words: str, key: str = "") -> str:
@@ -159,7 +161,7 @@ def cleaned(report: Report) -> Report:
             return {harmless(str(k)): walk(v, f"fix.{k}" if key.endswith("fix") else str(k)) for k, v in value.items()}
         return value
 
-    return msgspec.convert(walk(msgspec.to_builtins(report)), Report)
+    return msgspec.convert(walk(msgspec.to_builtins(said)), type(said))
 
 
 def plain(text: str) -> str:

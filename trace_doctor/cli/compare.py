@@ -1,0 +1,107 @@
+"""`trace-doctor compare`: parse, call, print, exit. No arithmetic but that of units."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trace_doctor.cli.analysis import analysis_options, options_of, progress
+from trace_doctor.cli.options import SectionCommand, SectionOption
+from trace_doctor.cli.output import Drawn, output_of, output_options
+
+if TYPE_CHECKING:
+    from trace_doctor.comparison import Comparison
+    from trace_doctor.options import Options
+    from trace_doctor.report import Report
+
+HIT, UNSURE = 1, 3
+
+
+@click.command(cls=SectionCommand, short_help="Say what changed between runs, why, and whether that is proven.")
+@click.argument("base", metavar="BASE")
+@click.argument("new", metavar="NEW [MORE...]", nargs=-1, required=True)
+@click.option(
+    "--fail-on",
+    multiple=True,
+    cls=SectionOption,
+    section="Gates",
+    metavar="EXPR",
+    help="Exit with 1 where this holds: 'mfu<-1pt', 'step_time>+3%', 'exposed_communication>+5ms', 'mfu<40%', 'new:error'. May repeat.",
+)
+@click.option(
+    "--allow-inconclusive",
+    is_flag=True,
+    cls=SectionOption,
+    section="Gates",
+    help="Exit with 0 where a gate or the whole comparison is inconclusive.",
+)
+@output_options
+@analysis_options
+@click.pass_context
+def compare(
+    ctx: click.Context,
+    /,
+    base: str,
+    new: tuple[str, ...],
+    fail_on: tuple[str, ...],
+    allow_inconclusive: bool,  # noqa: FBT001
+    format_: str | None,
+    as_json: bool,  # noqa: FBT001
+    outputs: tuple[str, ...],
+    force: bool,  # noqa: FBT001
+    colour: bool | None,  # noqa: FBT001
+    quiet: bool,  # noqa: FBT001
+    **chosen: Any,
+) -> None:
+    """Say what changed between runs, why, and whether that is proven.
+
+    BASE, NEW and MORE are traces, folders of the ranks of one run, or saved JSON reports. The last is held against BASE; of more
+    than two all are ranked.
+    """  # fmt: skip
+    output = output_of(format_, outputs, as_json=as_json, force=force, colour=colour)
+    options = options_of(ctx, chosen)
+
+    from trace_doctor.compare import assembly, gates
+
+    parsed = [gates.parse(expression) for expression in fail_on]
+    reports = [_report(path, options, quiet=quiet) for path in (base, *new)]
+    found = assembly.compare(reports, parsed)
+    output.deliver(_drawn(found))
+    ctx.exit(_exit_code(found, allow_inconclusive=allow_inconclusive))
+
+
+def _report(path: str, options: Options, *, quiet: bool) -> Report:
+    """A saved JSON report, or that of a trace, folder or glob."""
+    from trace_doctor import pipeline
+    from trace_doctor.compare.saved import read
+
+    if saved := read(Path(path)):
+        return saved
+    with progress(quiet=quiet) as advance:
+        return pipeline.analyze([path], options, progress=advance)
+
+
+def _exit_code(found: Comparison, *, allow_inconclusive: bool) -> int:
+    """1: a gate fails; 3: one is inconclusive, or the reports can't be compared; else 0."""
+    results = {gate.result for gate in found.gates if not gate.waived}
+    if found.comparable.verdict != "no" and "fail" in results:
+        return HIT
+    unsure = found.comparable.verdict == "no" or "inconclusive" in results
+    return UNSURE if unsure and not allow_inconclusive else 0
+
+
+def _drawn(found: Comparison) -> Drawn:
+    from trace_doctor.comparison import to_json
+    from trace_doctor.reporter import comparison_markdown, comparison_terminal
+
+    return Drawn(
+        terminal=partial(comparison_terminal.render, found),
+        content={
+            "json": lambda: to_json(found),
+            "markdown": lambda: comparison_markdown.render(found).encode(),
+            "terminal": lambda: comparison_terminal.render(found).encode(),
+        },
+    )
