@@ -21,7 +21,8 @@ OVERRUN_STARTS = 8
 """... and covers the starts of this many later activities of its stream."""
 NEAR_NS = 100_000_000
 """A start at or below 0 is believed where the others begin no later than this."""
-_LATEST_NS = 1 << 62
+LATEST_NS = 1 << 62
+"""A time beyond this is no time; sums and differences of times stay inside 64 bits."""
 
 
 def remove(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
@@ -50,7 +51,7 @@ def remove(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
 
 def _timed(activities: pl.DataFrame) -> pl.DataFrame:
     """Those with times; a start at or below 0 counts where it is no farther from the others than they span."""
-    times = (pl.col(name).is_between(-_LATEST_NS, _LATEST_NS) for name in ("start_ns", "duration_ns"))
+    times = (pl.col(name).is_between(-LATEST_NS, LATEST_NS) for name in ("start_ns", "duration_ns"))
     readable = activities.filter(*times)
     begun = readable.filter(pl.col("start_ns") > 0)["start_ns"]
     if begun.is_empty():

@@ -5,6 +5,7 @@ Of 2.7 million kernels, ADBC reads 15 columns in a third of the CPU time that sq
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -96,9 +97,9 @@ def _refusal(path: Path, problem: str) -> InputError:
     if "locked" in problem or "busy" in problem:
         return InputError("the database is locked: another program writes it", where=str(path), hint=_WAIT)
     if "not a database" in problem:
-        return InputError("not a SQLite database", where=str(path), hint=_AGAIN.format(name=path.name))
+        return InputError("not a SQLite database", where=str(path), hint=_AGAIN.format(name=shlex.quote(path.name)))
     return CorruptTraceError(
-        "the database is damaged or cut short", where=str(path), hint=_AGAIN.format(name=path.name)
+        "the database is damaged or cut short", where=str(path), hint=_AGAIN.format(name=shlex.quote(path.name))
     )
 
 
@@ -107,7 +108,7 @@ def _refuse_damaged(path: Path) -> None:
     with path.open("rb") as file:
         header = file.read(100)
     size_bytes = path.stat().st_size
-    hint = _AGAIN.format(name=path.name)
+    hint = _AGAIN.format(name=shlex.quote(path.name))
     if not header.startswith(MAGIC):
         what = "its header is empty: the export was interrupted" if not header.strip(b"\0") else "not a SQLite database"
         raise CorruptTraceError(what, where=str(path), hint=hint)

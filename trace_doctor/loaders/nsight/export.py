@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -137,7 +138,8 @@ def _version(start: bytes) -> str:
 
 
 def _elsewhere(report: Path) -> str:
+    made, given = shlex.quote(f"{report.stem}.sqlite"), shlex.quote(report.name)
     return (
-        f"with nsys ({NEEDED}): nsys export --type sqlite --include-json true --output {report.stem}.sqlite {report.name}, "
-        f"and give {report.stem}.sqlite; or name nsys with --nsys PATH"
+        f"with nsys ({NEEDED}): nsys export --type sqlite --include-json true --output {made} {given}, and give {made}; "
+        "or name nsys with --nsys PATH"
     )

@@ -49,6 +49,9 @@ def _loaded(path: Path, tables: Tables) -> Trace:
     host = threads.find(tables, strings, activities["owner"], [part["tid"] for part in (calls, overheads, ranges)])
     found = devices.find(tables, activities)
     activities, impossibles = impossible.remove(_placed(activities, host, found))
+    if activities.is_empty():
+        msg = "no GPU activity in the export that has a possible time"
+        raise NothingToAnalyzeError(msg, where=str(path), hint="export the report again, or record it again")
     activities = activities.with_row_index("activity")
     end_ns = _end_ns(activities, calls, ranges)
     job = collectives.job(ranges)
@@ -115,11 +118,13 @@ def _placed(activities: pl.DataFrame, host: threads.Host, found: devices.Devices
 
 def _on_threads(frame: pl.DataFrame, host: threads.Host, end_ns: int) -> pl.DataFrame:
     """Host ranges of the processes that drive a GPU, with their thread's number; open ones last until the end."""
+    is_time = (
+        pl.col(name).is_between(-impossible.LATEST_NS, impossible.LATEST_NS) for name in ("start_ns", "duration_ns")
+    )
     return (
         frame.join(host.numbers, on="tid", maintain_order="left")
-        .with_columns(
-            duration_ns=pl.col("duration_ns").fill_null(end_ns - pl.col("start_ns")).clip(lower_bound=0),
-        )
+        .with_columns(duration_ns=pl.col("duration_ns").fill_null(end_ns - pl.col("start_ns")).clip(lower_bound=0))
+        .filter(*is_time)
         .sort("start_ns", maintain_order=True)
     )
 
