@@ -40,6 +40,15 @@ def test_table_is_whole() -> None:
     assert all(set(row.peak_tflops) <= set(DTYPES) and row.sources and row.memory_gb_s for row in catalogue())
 
 
+def test_basis_names_the_first_sources_once_each() -> None:
+    assert device("NVIDIA A30").basis == (
+        "a30, recognised by its name, NVIDIA A30; confidence medium, from GindaChen/nsys-ai, the vendor's datasheet as recalled"
+    )
+    assert device("NVIDIA B200").basis.endswith(
+        "from pytorch/torchtitan, stas00/ml-engineering, glennklockwood.com and 5 more"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "row", "bf16"),
     [

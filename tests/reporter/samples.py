@@ -139,7 +139,7 @@ def healthy() -> Report:
             memory_bandwidth=3.35e12,
             link_bandwidth=450e9,
             best_matmul_flops=800e12,
-            basis="h100-sxm, recognised by its name; confidence high, sources nvidia-h100-datasheet",
+            basis="h100-sxm, recognised by its name; confidence high, from the vendor's datasheet",
         ),
         workload=Workload(flops_basis="shapes", model_flops_per_step=20.57e12, covered_share=1.0),
         window=WindowRow(

@@ -23,6 +23,7 @@ FLAGS = "--device NAME, or --peak-flops X with --memory-bandwidth Y"
 MEMORY_SHORTFALL = 0.9
 """A driver reports up to a tenth less memory than the label says (reserved pages, ECC kept in GDDR6)."""
 
+SOURCES_SAID = 3
 SAME_PEAK = 0.02
 """Data sheets round a peak by up to so much."""
 
@@ -57,7 +58,8 @@ class _Table(msgspec.Struct, frozen=True):
     shared_names: dict[str, tuple[str, ...]]
     internal_names: _Names
     pcie_gb_s: dict[str, float]
-    sources: dict[str, str]
+    sources: dict[str, tuple[str, str]]
+    """Name of each and where in it."""
     device: tuple[Row, ...]
 
 
@@ -224,6 +226,13 @@ def _near(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids[known] for known in close))[:3]
 
 
+def _sources(row: Row) -> str:
+    """The first sources of a row by name, and how many there are beside them."""
+    names = list(dict.fromkeys(_table().sources[code][0] for code in row.sources))
+    more = len(names) - SOURCES_SAID
+    return ", ".join(names[:SOURCES_SAID]) + (f" and {more} more" if more > 0 else "")
+
+
 def _known(info: DeviceInfo, row: Row, how: str) -> Device:
     part = _partition(row, info)
     table = _table()
@@ -238,7 +247,7 @@ def _known(info: DeviceInfo, row: Row, how: str) -> Device:
         link=row.link,
         pcie_bandwidth=_scaled(table.pcie_gb_s.get(str(row.pcie_generation)), 1e9),
         best_matmul_flops=_scaled(row.best_matmul_tflops, 1e12 * part),
-        basis=f"{row.id}, recognised {how}; confidence {row.confidence}, sources {', '.join(row.sources)}{scaled}{without}",
+        basis=f"{row.id}, recognised {how}; confidence {row.confidence}, from {_sources(row)}{scaled}{without}",
         known=True,
     )
 

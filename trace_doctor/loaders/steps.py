@@ -212,7 +212,7 @@ def _parse(text: str, there_are: list[int]) -> list[int]:
             msg = f"{part!r} is no step number and no range of them"
             raise UsageError(msg, where="--steps", hint="write them as 2-4 or 3,5")
         first, last = int(match[1]), int(match[2] or match[1])
-        unknown = [number for number in (first, last) if number not in there_are]
+        unknown = [number for number in sorted({first, last}) if number not in there_are]
         if unknown or first > last:
             msg = f"the trace has no step {', '.join(map(str, unknown)) or part.strip()}"
             raise UsageError(msg, where="--steps", hint=f"take from: {_listed(there_are)}")

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -29,7 +28,6 @@ MOST_GPUS = 16
 MOST_NOTES = 20
 LONGEST_NOTE = 400
 LONGEST_TITLE = 80
-_SOURCES = re.compile(r", sources [A-Z0-9, -]+")
 
 
 class Bar(NamedTuple):
@@ -276,7 +274,7 @@ def _notes(report: Report) -> tuple[str, ...]:
     if coverage.tables_missing:
         notes.append(f"Not recorded in this trace: {', '.join(coverage.tables_missing)}")
     if report.device.basis and report.device.peak_dtype:
-        notes.append(f"GPU: {_SOURCES.sub('', report.device.basis)} (sources: trace-doctor devices)")
+        notes.append(f"GPU: {report.device.basis}")
     skipped: dict[str, list[str]] = {}
     for one in coverage.abstained:
         skipped.setdefault(one.why, []).append(one.code)
