@@ -1,0 +1,234 @@
+"""Each remedy of the issue's list is told where it fits, and only there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from tests.fixes.build import Program, findings, ran
+from tests.fixes.examples import communication_wall, compute, fusion, host, memory_wall
+from tests.simulator import MS, US, Run, work
+from tests.simulator.machine import COMMUNICATION, COMPUTE
+from tests.simulator.programs import MATMUL, eight, matmul_until_idle
+
+
+class Remedy(NamedTuple):
+    """What to look for in the fixes, and programs on some GPUs whose fixes must have it or must not."""
+
+    pattern: str
+    fits: tuple[tuple[Program, Callable[[], Run]], ...]
+    not_for: tuple[tuple[Program, Callable[[], Run]], ...]
+
+
+def told(program: Program, made: Callable[[], Run]) -> str:
+    """All fixes of a program's findings, with their snippets."""
+    fixes = [finding.fix for finding in findings(ran(program, made)).values()]
+    return "\n".join(f"{fix.summary}\n{fix.code or ''}" for fix in fixes if fix)
+
+
+# ---- programs that the examples of rules lack
+
+
+def healthy(run: Run) -> None:
+    """Large matmuls, one after the other."""
+    with run.step():
+        for _ in range(8):
+            run.do(MATMUL)
+
+
+def batches_come_late(run: Run) -> None:
+    """The GPU has nothing to do while the loader works."""
+    with run.step():
+        matmul_until_idle(run)
+        with run.doing("input pipeline", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
+            run.host(500 * US)
+        run.do(MATMUL)
+
+
+def short_of_memory(run: Run) -> None:
+    """The allocator frees and allocates between two matmuls."""
+    with run.step():
+        matmul_until_idle(run)
+        run.call("cudaFree", 200 * US, cause="allocator")
+        run.call("cudaMalloc", 100 * US, cause="allocator")
+        run.do(MATMUL)
+
+
+def short_of_memory_under_megatron(run: Run) -> None:
+    with run.range("forward_backward_no_pipelining", "user_annotation"):
+        run.host(1 * US)
+    short_of_memory(run)
+
+
+def recomputing(run: Run) -> None:
+    with run.step():
+        checkpointed_matmul(run)
+
+
+def recomputing_short_of_memory(run: Run) -> None:
+    with run.step():
+        checkpointed_matmul(run)
+        run.host(2 * MS)
+        run.call("cudaMalloc", 300 * US, cause="allocator")
+        run.do(MATMUL)
+
+
+def checkpointed_matmul(run: Run) -> None:
+    """Forward, forward again inside backward, backward."""
+    run.do(MATMUL)
+    with run.backward("CheckpointFunctionBackward"):
+        run.do(MATMUL, recompute=True)
+        with run.backward("MmBackward0"):
+            run.do(MATMUL)
+
+
+def gradients_reduced_at_the_end(run: Run) -> None:
+    """Data parallelism without overlap."""
+    with run.step():
+        run.do(MATMUL)
+        with run.backward("MmBackward0"):
+            run.do(MATMUL)
+        with run.backward("torch::autograd::AccumulateGrad"):
+            communication_wall.all_reduce(run, 250 * US)
+        run.do(work.adamw([[4096, 4096]]))
+
+
+def activations_reduced_between_matmuls(run: Run) -> None:
+    """Tensor parallelism: forward and backward wait for each all-reduce."""
+    with run.step():
+        for _ in range(3):
+            run.do(MATMUL)
+            communication_wall.all_reduce(run, 250 * US)
+        for _ in range(3):
+            with run.backward("MmBackward0"):
+                run.do(MATMUL)
+                communication_wall.all_reduce(run, 250 * US)
+
+
+def parameters_gathered_before_each_matmul(run: Run) -> None:
+    """Sharded parameters without prefetching; gradients are scattered in backward."""
+    with run.step():
+        for _ in range(3):
+            run.collective(work.collective("_allgather_base", 13_422_277, duration_ns=250 * US))
+            run.order(COMPUTE, after=COMMUNICATION)
+            run.do(MATMUL)
+        with run.backward("MmBackward0"):
+            run.do(MATMUL)
+        with run.backward("RegisterPostBackwardFunctionBackward"):
+            run.collective(work.collective("_reduce_scatter_base", 100_000_000, duration_ns=400 * US))
+            run.order(COMPUTE, after=COMMUNICATION)
+        run.do(work.adamw([[4096, 4096]]))
+
+
+def compiled_sums(run: Run) -> None:
+    """What torch.compile made of a pointwise chain, in memory's time."""
+    with run.step():
+        run.do(compute.in_kernel(work.add([8192, 8192]), "triton_poi_fused_add_mul_0"))
+
+
+one = Run
+REMEDIES = {
+    "mixed precision": Remedy(
+        r"mixed precision|autocast",
+        fits=((compute.a_matmul_in_tf32, one), (compute.a_matmul_of_unknown_flops_in_tf32, compute.without_shapes)),
+        not_for=((healthy, one), (compute.a_matmul_in_fp8, one)),
+    ),
+    "fp8": Remedy(
+        r"FP8",
+        fits=((healthy, one),),
+        not_for=((healthy, compute.a100), (compute.a_matmul_in_fp8, one), (compute.a_matmul_in_tf32, one)),
+    ),
+    "recompute activations": Remedy(
+        r"recompute activations|recomputing activations|recomputed activations",
+        fits=((short_of_memory, one), (short_of_memory, eight), (memory_wall.activations_go_to_the_host_and_back, one)),
+        not_for=((healthy, one), (recomputing, one)),
+    ),
+    "drop recomputation": Remedy(
+        r"drop checkpointing",
+        fits=((recomputing, one),),
+        not_for=((recomputing_short_of_memory, one), (short_of_memory, one), (healthy, one)),
+    ),
+    "cheaper recomputation": Remedy(
+        r"keep recomputing, but less dearly",
+        fits=((recomputing_short_of_memory, one),),
+        not_for=((recomputing, one),),
+    ),
+    "sharding, tensor and pipeline parallelism": Remedy(
+        r"(?s)shard.*tensor parallelism.*pipeline parallelism",
+        fits=((short_of_memory, eight), (memory_wall.activations_go_to_the_host_and_back, eight)),
+        not_for=((short_of_memory, one), (healthy, eight), (gradients_reduced_at_the_end, eight)),
+    ),
+    "fusion": Remedy(
+        r"Fuse (them|each chain)",
+        fits=((memory_wall.a_norm, one), (fusion.three_pointwise_kernels_in_a_row, one)),
+        not_for=((healthy, one), (compiled_sums, one)),
+    ),
+    "flash attention": Remedy(
+        r"scaled_dot_product_attention",
+        fits=((memory_wall.attention_by_parts, one), (compute.memory_efficient_attention_on_ampere, compute.a100)),
+        not_for=((healthy, one), (compute.flash_attention_3_on_hopper, one), (compute.flash_attention_2_on_ampere, compute.a100)),
+    ),
+    "overlap gradients": Remedy(
+        r"Overlap gradient reduction",
+        fits=((gradients_reduced_at_the_end, eight),),
+        not_for=(
+            (communication_wall.seven_matmuls_hide_the_collective, eight),
+            (communication_wall.the_same_collective_is_fast_elsewhere, eight),
+            (activations_reduced_between_matmuls, eight),
+            (parameters_gathered_before_each_matmul, eight),
+            (healthy, one),
+        ),
+    ),
+    "prefetch shards": Remedy(
+        r"(?s)Gather parameters before they are needed.*set_modules_to_forward_prefetch",
+        fits=((parameters_gathered_before_each_matmul, eight),),
+        not_for=((gradients_reduced_at_the_end, eight), (activations_reduced_between_matmuls, eight)),
+    ),
+    "gradient accumulation": Remedy(
+        r"accumulate gradients|gradient accumulation",
+        fits=((gradients_reduced_at_the_end, eight), (short_of_memory, one)),
+        not_for=((healthy, one), (activations_reduced_between_matmuls, eight), (recomputing, one)),
+    ),
+    "larger micro-batch or sequence": Remedy(
+        r"larger micro-batch or sequence",
+        fits=((compute.sixteen_rows, one),),
+        not_for=((healthy, one), (compute.a_thousand_rows, one)),
+    ),
+    "more rows or padding": Remedy(
+        r"Pad the dimension",
+        fits=((compute.the_vocabulary_is_odd, one), (compute.too_few_tiles_for_the_gpu, one)),
+        not_for=((compute.the_vocabulary_is_padded, one), (healthy, one)),
+    ),
+    "another layout": Remedy(
+        r"choose another layout",
+        fits=((activations_reduced_between_matmuls, eight),),
+        not_for=((gradients_reduced_at_the_end, eight), (parameters_gathered_before_each_matmul, eight)),
+    ),
+    "a framework that brings these": Remedy(
+        r"torchtitan, Megatron-Core and",
+        fits=((short_of_memory, eight), (memory_wall.activations_go_to_the_host_and_back, eight)),
+        not_for=((short_of_memory, one), (short_of_memory_under_megatron, eight), (healthy, eight)),
+    ),
+    "workers": Remedy(
+        r"num_workers",
+        fits=((batches_come_late, one),),
+        not_for=((host.the_batch_is_pageable, one), (healthy, one)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+def test_a_remedy_is_told_where_it_fits(name: str) -> None:
+    remedy = REMEDIES[name]
+    for program, made in remedy.fits:
+        assert re.search(remedy.pattern, told(program, made)), program.__name__
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+def test_a_remedy_is_not_told_where_it_does_not_fit(name: str) -> None:
+    remedy = REMEDIES[name]
+    for program, made in remedy.not_for:
+        assert not re.search(remedy.pattern, told(program, made)), program.__name__
