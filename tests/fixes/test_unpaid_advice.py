@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fixes.build import findings, ran
 from tests.simulator import MS, US, Run, simulate, work
 from tests.simulator.machine import COMMUNICATION, COMPUTE, COPYING
@@ -94,3 +96,21 @@ def test_no_advice_on_communication_for_a_rank_that_waits() -> None:
     assert not {"bucket_cap_mb", "NCCL", "verlap"} & {
         word for word in ("bucket_cap_mb", "NCCL", "verlap") if word in advice(found)
     }
+
+
+@pytest.mark.parametrize(
+    ("kernel", "is_advised"),
+    [("ncclKernel_AllToAll_RING_LL_Sum_int8_t", True), ("deep_ep::internode_ll::combine", False)],
+)
+def test_no_deep_ep_where_it_runs(kernel: str, is_advised: bool) -> None:
+    def exchanges_tokens(run: Run) -> None:
+        with run.step():
+            run.do(MATMUL)
+            with run.range("nccl:all_to_all", "user_annotation"):
+                run.launch(work.Activity(name=kernel, duration_ns=MS, kind="communication"), stream=COMMUNICATION)
+            run.order(COMPUTE, after=COMMUNICATION)
+            run.do(MATMUL)
+
+    found = findings(ran(exchanges_tokens))
+    assert next(iter(found)) == "exposed-communication"
+    assert ("use kernels made for it (DeepEP" in advice(found)) == is_advised

@@ -200,11 +200,11 @@ def _by_group(case: Case) -> list[pl.DataFrame]:
 
 
 def _parallelism(case: Case, exposed: pl.DataFrame) -> str:
-    """Which parallelism moves most: "tensor", "sharded" (gathers and scatters), "expert" (all-to-all), "" for gradients."""
+    """Which parallelism moves most: "tensor", "sharded" (gathers and scatters), "expert" (all-to-all) or "deep-ep", "" for gradients."""
     sums = exposed.group_by("operation", "group").agg(pl.col("time_ns").sum()).sort("time_ns")
     operation, group = sums.select("operation", "group").row(-1) if len(sums) else (None, None)
     if operation == "all_to_all":
-        return "expert"
+        return "deep-ep" if exposed["name"].cast(pl.String).str.contains("deep_ep").any() else "expert"
     if group in _tensor_parallel_groups(case):
         return "tensor"
     return "sharded" if operation in ("all_gather", "reduce_scatter") else ""
