@@ -6,6 +6,7 @@ defaults; nothing is renamed; readers ignore what they don't know.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import msgspec
@@ -359,6 +360,41 @@ class Roofline(Struct, frozen=True, kw_only=True):
     winnable_ns: int | None = None
 
 
+class Layer(Struct, frozen=True, kw_only=True):
+    """A cause's part of the strip."""
+
+    wall: Wall
+    cause: str
+    segments: list[int] = []
+    """Positions of the segments that it has a part of."""
+    time_ns: list[int] = []
+    """Its part of each of them."""
+
+
+class Strip(Struct, frozen=True, kw_only=True):
+    """What held one GPU, moment by moment, over one step: segments without gaps, each with its time by cause.
+
+    The step is the used one of median length, of the first GPU. The times of all layers sum to `duration_ns`.
+    """
+
+    rank: int | None = None
+    device: str = ""
+    step: int | None = None
+    """Its number; null where there are no steps and this is the whole window."""
+    start_ns: int = 0
+    duration_ns: int = 0
+    merged_below_ns: int | None = None
+    """Shorter neighbours are merged into one segment each so long; null where nothing was merged."""
+    segment_start_ns: list[int] = []
+    """Since `start_ns`; a segment ends where the next one starts."""
+    segment_name: list[int] = []
+    """Position in `names` of the kernel or host range that holds most of it; of the cause where it has no name."""
+    segment_stretches: list[int] = []
+    """How many stretches of one name and cause are merged in it."""
+    names: list[str] = []
+    layers: list[Layer] = []
+
+
 class Abstained(Struct, frozen=True, kw_only=True):
     code: str
     why: str
@@ -399,14 +435,22 @@ class Report(Struct, frozen=True, kw_only=True):
     collectives: list[Collective] = []
     kernels: Kernels = Kernels()
     roofline: Roofline = Roofline()
+    strip: Strip | None = None
     counts: Counts = Counts()
     coverage: Coverage = Coverage()
     warnings: list[Message] = []
 
 
+_NUMBERS = re.compile(rb"\[\n[-+.\d\sEe,]+\]")
+"""A list of plain numbers; no string of a JSON document holds a line break."""
+
+
 def to_json(report: Report, *, indent: int = 2) -> bytes:
-    """The report as one JSON document."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=indent) + b"\n"
+    """The report as one JSON document, lists of numbers in one line each."""
+    lines = msgspec.json.format(msgspec.json.encode(report), indent=indent)
+    return (
+        _NUMBERS.sub(lambda found: b"[" + b", ".join(found[0][1:-1].replace(b",", b"").split()) + b"]", lines) + b"\n"
+    )
 
 
 def from_json(text: bytes | str) -> Report:

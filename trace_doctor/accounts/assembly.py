@@ -12,6 +12,7 @@ from trace_doctor.accounts.coverage import coverage_of
 from trace_doctor.accounts.gpus import gpu_row
 from trace_doctor.accounts.kernels import below_the_roofline, kernel_table
 from trace_doctor.accounts.metrics import mean_metrics
+from trace_doctor.accounts.strip import strip_of
 from trace_doctor.accounts.warnings import warnings_of
 from trace_doctor.accounts.window import mean_window, with_steps
 from trace_doctor.accounts.workload import workload_of
@@ -43,6 +44,7 @@ def assemble(analyses: Sequence[Analysis], options: Options) -> Report:
         collectives=means.collectives(analyses),
         kernels=kernel_table(analyses, options),
         roofline=below_the_roofline(analyses),
+        strip=strip_of(analyses[0]),
         counts=means.sum_counts([gpu.counts for gpu in gpus]),
         coverage=coverage_of(analyses, traces),
         warnings=warnings_of(analyses, traces, rows, window, options),

@@ -1,0 +1,148 @@
+"""The strip: what held one GPU, moment by moment, over one step; its areas are the ledger of that step."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from trace_doctor.classifiers.intervals import cut, edges, share_out, top_class
+from trace_doctor.classifiers.ledger import Analysis
+from trace_doctor.classifiers.timeline import CLASSES, IDLE
+from trace_doctor.report import WALLS, Layer, Strip
+
+MOST_SEGMENTS = 2_000
+
+
+def strip_of(analysis: Analysis, *, most: int = MOST_SEGMENTS) -> Strip | None:
+    """The step of median length of one GPU, or its whole window where there are no steps, as at most `most` segments.
+
+    Neighbours of the same name and cause are one segment. Where there are too many, neighbours shorter than a bin are merged bin by
+    bin, and `merged_below_ns` says how long a bin is. Negative charges (model error, precision gain) can't be drawn and are left out.
+    """
+    step = _median(analysis.spans)
+    if step.is_empty():
+        return None
+    number, start_ns, end_ns = step.select("number", "start_ns", "end_ns").row(0)
+    length_ns = end_ns - start_ns
+    parts = _parts(analysis, step)
+    if parts.is_empty():
+        return None
+    stretches = _stretches(parts)
+    width_ns = 0
+    whole = stretches.with_columns(segment=pl.col("stretch"))
+    # b bins leave at most b long segments and as many merged ones, one more for each border that a long one makes in a bin
+    for bins in (most, most // 2, most // 4):
+        if _count(whole) <= most:
+            break
+        width_ns = max(length_ns // bins, 1)
+        whole = _merged(stretches, width_ns, start_ns)
+    return _strip(
+        analysis, whole, number=number, start_ns=start_ns, length_ns=length_ns, merged_below_ns=width_ns or None
+    )
+
+
+def _median(spans: pl.DataFrame) -> pl.DataFrame:
+    """The span of median length, the shorter of two."""
+    ranked = spans.sort(pl.col("end_ns") - pl.col("start_ns"), "number")
+    return ranked.slice((len(ranked) - 1) // 2 if len(ranked) else 0, 1)
+
+
+def _parts(analysis: Analysis, step: pl.DataFrame) -> pl.DataFrame:
+    """Parts of the step by who held it: start_ns, wall, cause, name, time_ns; several of the same start share the time to the next."""
+    account = analysis.account
+    number = step["number"][0]
+    charges = account.charges.filter(pl.col("time_ns") > 0)
+    pieces = account.timeline.pieces.filter(pl.col("number").eq_missing(number))
+    held = _held(pieces, step)
+    share = pl.col("time_ns") / pl.col("time_ns").sum().over("activity")
+    mix = charges.filter(pl.col("class") != IDLE, pl.col("activity").is_not_null()).select(
+        "activity", "wall", "cause", "name", share=share
+    )
+    busy = held.join(mix, on="activity").with_columns(time_ns=pl.col("held_ns") * pl.col("share"))
+    idle = charges.filter(pl.col("class") == IDLE, pl.col("number").eq_missing(number))
+    columns = ["start_ns", "wall", "cause", "name", "time_ns"]
+    return pl.concat([busy.select(columns), idle.select(columns)]).with_columns(
+        pl.col("wall", "cause", "name").cast(pl.String)
+    )
+
+
+def _held(pieces: pl.DataFrame, step: pl.DataFrame) -> pl.DataFrame:
+    """start_ns, activity, held_ns: the moments in which nothing of a higher class ran, shared among those of the same class."""
+    background = step.select("start_ns", "end_ns", pl.lit(IDLE, pl.Int32).alias("class"))
+    grid = edges(pl.concat([pieces.select("start_ns", "end_ns", "class"), background]), CLASSES + 1)
+    grid = grid.with_columns(top=top_class(CLASSES + 1)).filter(pl.col("length_ns") > 0)
+    held = [
+        cut(
+            pieces.filter(pl.col("class") == c).select("start_ns", "end_ns", "activity"),
+            grid.filter(pl.col("top") == c).select(
+                start_ns="at_ns", end_ns=pl.col("at_ns") + pl.col("length_ns"), open=f"open_{c}"
+            ),
+            keep=["open"],
+        )
+        for c in range(CLASSES)
+    ]
+    return pl.concat(held).select(
+        "start_ns", "activity", held_ns=(pl.col("end_ns") - pl.col("start_ns")) / pl.col("open")
+    )
+
+
+def _stretches(parts: pl.DataFrame) -> pl.DataFrame:
+    """The parts in order of time, with the `stretch` each belongs to: neighbouring moments of the same main name and cause."""
+    main = pl.struct("name", "wall", "cause").sort_by("time_ns", "wall", "cause", "name").last()
+    moments = parts.group_by("start_ns").agg(main=main).sort("start_ns")
+    return parts.join(moments.select("start_ns", stretch=pl.col("main").rle_id()), on="start_ns", maintain_order="left")
+
+
+def _merged(stretches: pl.DataFrame, width_ns: int, start_ns: int) -> pl.DataFrame:
+    """The same with neighbouring stretches shorter than a bin of `width_ns` merged into one `segment` where they start in the same bin."""
+    whole = stretches.group_by("stretch").agg(pl.col("start_ns").min(), pl.col("time_ns").sum()).sort("stretch")
+    is_long = pl.col("time_ns") >= width_ns
+    place = pl.when(is_long).then("stretch").otherwise((pl.col("start_ns") - start_ns) // width_ns)
+    segments = whole.select("stretch", segment=pl.struct(long=is_long, place=place).rle_id())
+    return stretches.join(segments, on="stretch", maintain_order="left")
+
+
+def _count(whole: pl.DataFrame) -> int:
+    return whole["segment"].n_unique()
+
+
+def _strip(
+    analysis: Analysis,
+    whole: pl.DataFrame,
+    *,
+    number: int | None,
+    start_ns: int,
+    length_ns: int,
+    merged_below_ns: int | None,
+) -> Strip:
+    main = pl.coalesce("name", "cause").sort_by("time_ns", "wall", "cause", "name").last()
+    segments = (
+        whole.group_by("segment")
+        .agg(pl.col("start_ns").min(), main=main, stretches=pl.col("stretch").n_unique())
+        .sort("segment")
+    )
+    names = segments["main"].unique(maintain_order=True)
+    order = pl.col("wall").replace_strict({wall: place for place, wall in enumerate(WALLS)}, return_dtype=pl.Int32)
+    times = whole.group_by("wall", "cause", "segment").agg(pl.col("time_ns").sum()).sort("segment", order, "cause")
+    layers = (
+        times.with_columns(time_ns=share_out(times.select("time_ns"), length_ns))
+        .filter(pl.col("time_ns") > 0)
+        .group_by("wall", "cause", maintain_order=True)
+        .agg("segment", "time_ns")
+        .sort(order, -pl.col("time_ns").list.sum(), "cause")
+    )
+    return Strip(
+        rank=analysis.trace.meta.rank,
+        device=analysis.trace.meta.devices[analysis.number].label,
+        step=number,
+        start_ns=start_ns,
+        duration_ns=length_ns,
+        merged_below_ns=merged_below_ns,
+        segment_start_ns=(segments["start_ns"] - start_ns).to_list(),
+        segment_stretches=segments["stretches"].to_list(),
+        segment_name=segments["main"].replace_strict(names, range(len(names)), return_dtype=pl.Int64).to_list(),
+        names=names.to_list(),
+        layers=[
+            Layer(wall=wall, cause=cause, segments=of, time_ns=time_ns)
+            for wall, cause, of, time_ns in layers.select("wall", "cause", "segment", "time_ns").iter_rows()
+        ],
+    )
