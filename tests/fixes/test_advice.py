@@ -119,7 +119,7 @@ def keywords(text: str) -> Iterator[tuple[str, str]]:
 
 # ---- names of PyTorch, looked up in the one that is installed
 
-OTHERS = ("liger_kernel", "torchao", "accelerate", "transformers", "lightning")
+OTHERS = ("liger_kernel", "torchao", "accelerate", "transformers", "lightning", "torchrec")
 """Packages that the tests don't install."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -123,6 +124,57 @@ def parameters_gathered_before_each_matmul(run: Run) -> None:
         run.do(work.adamw([[4096, 4096]]))
 
 
+def weights_orthogonalised_between_scatters(run: Run) -> None:
+    """An optimizer that multiplies matrices (Muon): its reductions stand between its own matmuls."""
+    with run.step():
+        run.do(MATMUL)
+        with run.backward("MmBackward0"):
+            run.do(MATMUL)
+        with run.range("Optimizer.step#Muon.step", "user_annotation"):
+            for _ in range(3):
+                run.collective(work.collective("_reduce_scatter_base", 100_000_000, duration_ns=400 * US))
+                run.order(COMPUTE, after=COMMUNICATION)
+                run.do(MATMUL)
+
+
+def exchanged(run: Run) -> None:
+    """An all-to-all between two matmuls."""
+    sent = work.collective("allreduce", communication_wall.LARGE, duration_ns=150 * US)
+    named = {**(sent.collective or {}), "Collective name": "all_to_allv"}
+    with run.step():
+        run.do(MATMUL)
+        run.collective(replace(sent, name="ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", collective=named))
+        run.order(COMPUTE, after=COMMUNICATION)
+        run.do(MATMUL)
+
+
+def exchanged_embeddings(run: Run) -> None:
+    with run.range("aten::embedding_bag"):
+        run.host(1 * US)
+    exchanged(run)
+
+
+def v100() -> Run:
+    """A GPU without BF16 and TF32."""
+    return Run(
+        gpu=work.Gpu(
+            name="Tesla V100-SXM2-32GB",
+            peak_flops={"fp16": 125e12, "fp32": 15.7e12},
+            bandwidth=900e9,
+            link_bandwidth=150e9,
+            memory_bytes=34_089_730_048,
+            compute_capability=(7, 0),
+            multiprocessors=80,
+        )
+    )
+
+
+def a_matmul_in_fp32(run: Run) -> None:
+    # 137.4 GFLOP take 8.75 ms at 15.7 TFLOP/s
+    with run.step():
+        run.do(compute.in_kernel(work.mm(4096, 4096, 4096, of=work.FP32), "volta_sgemm_128x64_nn", duration_ns=10 * MS))
+
+
 def compiled_sums(run: Run) -> None:
     """What torch.compile made of a pointwise chain, in memory's time."""
     with run.step():
@@ -135,6 +187,16 @@ REMEDIES = {
         r"mixed precision|autocast",
         fits=((compute.a_matmul_in_tf32, one), (compute.a_matmul_of_unknown_flops_in_tf32, compute.without_shapes)),
         not_for=((healthy, one), (compute.a_matmul_in_fp8, one)),
+    ),
+    "mixed precision in BF16": Remedy(
+        r"dtype=torch\.bfloat16",
+        fits=((compute.a_matmul_in_tf32, one),),
+        not_for=((a_matmul_in_fp32, v100),),
+    ),
+    "mixed precision in FP16": Remedy(
+        r"(?s)loss is scaled.*GradScaler",
+        fits=((a_matmul_in_fp32, v100),),
+        not_for=((compute.a_matmul_in_tf32, one), (compute.a_matmul_in_tf32, compute.a100)),
     ),
     "fp8": Remedy(
         r"FP8",
@@ -205,7 +267,17 @@ REMEDIES = {
     "another layout": Remedy(
         r"choose another layout",
         fits=((activations_reduced_between_matmuls, eight),),
-        not_for=((gradients_reduced_at_the_end, eight), (parameters_gathered_before_each_matmul, eight)),
+        not_for=(
+            (gradients_reduced_at_the_end, eight),
+            (parameters_gathered_before_each_matmul, eight),
+            (weights_orthogonalised_between_scatters, eight),
+        ),
+    ),
+    "overlap experts": Remedy(r"exchange of tokens", fits=((exchanged, eight),), not_for=((exchanged_embeddings, eight),)),
+    "pipeline embeddings": Remedy(
+        r"embeddings of the next batch",
+        fits=((exchanged_embeddings, eight),),
+        not_for=((exchanged, eight), (gradients_reduced_at_the_end, eight)),
     ),
     "a framework that brings these": Remedy(
         r"torchtitan, Megatron-Core and",

@@ -22,6 +22,8 @@ ENOUGH_REPEATS = 2
 DDP_FORWARD = r"DistributedDataParallel\.forward"
 BACKWARD = r"^autograd::engine::evaluate_function"
 REDUCTIONS = ("all_reduce", "reduce_scatter")
+EMBEDDING_TABLES = r"(?i)embedding_?bag|^fbgemm::"
+"""Ops of recommendation models, which exchange what they looked up."""
 
 
 def collectives_of(case: Case) -> pl.DataFrame:
@@ -200,14 +202,22 @@ def _by_group(case: Case) -> list[pl.DataFrame]:
 
 
 def _parallelism(case: Case, exposed: pl.DataFrame) -> str:
-    """Which parallelism moves most: "tensor", "sharded" (gathers and scatters), "expert" (all-to-all) or "deep-ep", "" for gradients."""
+    """Which parallelism moves most, as the variants of the advice are called; "" for gradients."""
     sums = exposed.group_by("operation", "group").agg(pl.col("time_ns").sum()).sort("time_ns")
     operation, group = sums.select("operation", "group").row(-1) if len(sums) else (None, None)
     if operation == "all_to_all":
-        return "deep-ep" if exposed["name"].cast(pl.String).str.contains("deep_ep").any() else "expert"
+        return _exchange(case, exposed)
     if group in _tensor_parallel_groups(case):
         return "tensor"
     return "sharded" if operation in ("all_gather", "reduce_scatter") else ""
+
+
+def _exchange(case: Case, exposed: pl.DataFrame) -> str:
+    """Whose all-to-all it is: "embedding" of looked up rows, "expert" of tokens, "deep-ep" where kernels made for it run."""
+    if exposed["name"].cast(pl.String).str.contains("deep_ep").any():
+        return "deep-ep"
+    looks_up = case.analysis.trace.ops["name"].unique().cast(pl.String).str.contains(EMBEDDING_TABLES).any()
+    return "embedding" if looks_up else "expert"
 
 
 def _tensor_parallel_groups(case: Case) -> list[str | None]:
@@ -216,16 +226,14 @@ def _tensor_parallel_groups(case: Case) -> list[str | None]:
     if trace.ops.is_empty():
         return []
     in_graphs = pl.col("call").is_in(trace.calls.filter(pl.col("kind") == "graph_launch")["call"].implode())
-    kernels = case.kernels.with_columns(in_backward=launched_inside(trace, case.kernels, BACKWARD))
-    kernels = kernels.filter(~in_graphs).sort("start_ns")
-    matmuls = kernels.filter("tensor").select("start_ns", "in_backward")
-    reductions = kernels.filter(pl.col("operation").is_in(REDUCTIONS), ~pl.col("in_backward")).select(
-        "start_ns", "group"
-    )
+    is_later = launched_inside(trace, case.kernels, BACKWARD) | case.kernels["in_optimizer"]
+    kernels = case.kernels.with_columns(in_forward=~is_later).filter(~in_graphs).sort("start_ns")
+    matmuls = kernels.filter("tensor").select("start_ns", "in_forward")
+    reductions = kernels.filter(pl.col("operation").is_in(REDUCTIONS), "in_forward").select("start_ns", "group")
     beside = reductions.join_asof(
-        matmuls.rename({"in_backward": "after"}), on="start_ns", strategy="backward"
-    ).join_asof(matmuls.rename({"in_backward": "before"}), on="start_ns", strategy="forward")
-    return beside.filter(~pl.col("after"), ~pl.col("before"))["group"].unique().to_list()
+        matmuls.rename({"in_forward": "after"}), on="start_ns", strategy="backward"
+    ).join_asof(matmuls.rename({"in_forward": "before"}), on="start_ns", strategy="forward")
+    return beside.filter("after", "before")["group"].unique().to_list()
 
 
 def _collective_words(claims: pl.DataFrame) -> dict[str, str]:

@@ -47,7 +47,7 @@ def wrong_precision(case: Case) -> Iterable[Draft]:
             else "medium: the dtype stands in the kernels' names; FLOPs are not known, so this is what the peaks allow at most",
             words=largest(claims)
             | {"dtype": dtype.upper(), "peak_dtype": (case.analysis.peak_dtype or "bf16").upper()},
-            variant="tf32" if dtype == "tf32" else "",
+            variant="fp16" if case.analysis.peak_dtype == "fp16" else "tf32" if dtype == "tf32" else "",
         )
 
 
