@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jsonschema
 
+from trace_doctor import comparison
 from trace_doctor.report import Report, from_json, json_schema, to_json
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +25,11 @@ def test_readers_ignore_what_they_do_not_know() -> None:
 def test_the_schema_in_the_docs_is_the_types() -> None:
     written = json.loads((ROOT / "docs/reference/report.schema.json").read_text(encoding="utf-8"))
     assert written == json.loads(json.dumps(json_schema()))
+
+
+def test_the_schema_of_a_comparison_in_the_docs_is_the_types() -> None:
+    written = json.loads((ROOT / "docs/reference/comparison.schema.json").read_text(encoding="utf-8"))
+    assert written == json.loads(json.dumps(comparison.json_schema()))
 
 
 def test_golden_reports_fit_the_schema() -> None:

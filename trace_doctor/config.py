@@ -79,9 +79,16 @@ def read(path: Path, known: Mapping[str, Collection[str]]) -> Config:
     for name, value in values.items():
         if isinstance(value, dict) and name in known and name:
             _check(config, (name,), value, known)
+        elif _is_list_of_tables(value) and name in known and name:
+            for one in value:
+                _check(config, (name,), one, known)
         elif isinstance(value, dict) or name not in known[""]:
             raise _unknown(config, (name,), known)
     return config
+
+
+def _is_list_of_tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
 
 
 def _parsed(path: Path) -> dict[str, Any]:

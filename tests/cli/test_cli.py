@@ -46,10 +46,10 @@ def test_help_loads_no_data_frames(arguments: list[str]) -> None:
 
 def test_public_names_load_on_demand() -> None:
     assert python("import sys, trace_doctor; print('polars' in sys.modules, sorted(trace_doctor.__all__))") == (
-        "False ['Options', 'Report', 'Trace', 'analyze', 'errors', 'load']\n"
+        "False ['Options', 'Report', 'Trace', 'analyze', 'compare', 'errors', 'load']\n"
     )
     assert python("import trace_doctor as td; print([getattr(td, name).__name__ for name in td.__all__])") == (
-        "['Options', 'Report', 'Trace', 'analyze', 'trace_doctor.errors', 'load']\n"
+        "['Options', 'Report', 'Trace', 'analyze', 'compare', 'trace_doctor.errors', 'load']\n"
     )
 
 

@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trace_doctor.cli.analysis import analysis_options, options_of, progress
+from trace_doctor.cli.gates import exit_code, gate_options, gates_of, today, waivers_of
 from trace_doctor.cli.options import SectionCommand
 from trace_doctor.cli.output import Drawn, output_of, output_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trace_doctor.compare.gates import Gate, NewFinding
+    from trace_doctor.compare.waivers import Waiver
     from trace_doctor.report import Report
 
 
 @click.command(cls=SectionCommand, short_help="Say the MFU of a run and where the rest of the time went.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@gate_options
 @output_options
 @analysis_options
 @click.pass_context
@@ -24,6 +30,8 @@ def analyze(
     ctx: click.Context,
     /,
     paths: tuple[str, ...],
+    fail_on: tuple[str, ...],
+    allow_inconclusive: bool,  # noqa: FBT001
     format_: str | None,
     as_json: bool,  # noqa: FBT001
     outputs: tuple[str, ...],
@@ -38,6 +46,7 @@ def analyze(
     or Arrow files), a folder of them, a glob, or '-' for stdin.
     """  # fmt: skip
     output = output_of(format_, outputs, as_json=as_json, force=force, colour=colour)
+    gates, waivers = gates_of(ctx, fail_on, has_base=False), waivers_of(chosen["config"])
     options = options_of(ctx, chosen)
 
     from trace_doctor import pipeline
@@ -45,6 +54,22 @@ def analyze(
     with progress(quiet=quiet) as advance:
         report = pipeline.analyze(paths, options, progress=advance)
     output.deliver(drawn(report))
+    if gates:
+        ctx.exit(_judged(report, gates, waivers, allow_inconclusive=allow_inconclusive))
+
+
+def _judged(
+    report: Report, gates: Sequence[Gate | NewFinding], waivers: Sequence[Waiver], *, allow_inconclusive: bool
+) -> int:
+    """The exit code of absolute limits; what they say goes to stderr, for the report is the same with and without them."""
+    from trace_doctor.compare.assembly import judge_alone
+    from trace_doctor.compare.waivers import waive
+    from trace_doctor.reporter.comparison_view import gate_line
+
+    results = waive(judge_alone(report, gates), waivers, today())
+    for result in results:
+        click.echo(gate_line(result), err=True)
+    return exit_code(results, can_compare=True, allow_inconclusive=allow_inconclusive)
 
 
 def drawn(report: Report) -> Drawn:

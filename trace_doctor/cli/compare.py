@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from trace_doctor.cli.analysis import analysis_options, options_of, progress
-from trace_doctor.cli.options import SectionCommand, SectionOption
+from trace_doctor.cli.gates import exit_code, gate_options, gates_of, today, waivers_of
+from trace_doctor.cli.options import SectionCommand
 from trace_doctor.cli.output import Drawn, output_of, output_options
 
 if TYPE_CHECKING:
@@ -17,27 +19,11 @@ if TYPE_CHECKING:
     from trace_doctor.options import Options
     from trace_doctor.report import Report
 
-HIT, UNSURE = 1, 3
-
 
 @click.command(cls=SectionCommand, short_help="Say what changed between runs, why, and whether that is proven.")
 @click.argument("base", metavar="BASE")
 @click.argument("new", metavar="NEW [MORE...]", nargs=-1, required=True)
-@click.option(
-    "--fail-on",
-    multiple=True,
-    cls=SectionOption,
-    section="Gates",
-    metavar="EXPR",
-    help="Exit with 1 where this holds: 'mfu<-1pt', 'step_time>+3%', 'exposed_communication>+5ms', 'mfu<40%', 'new:error'. May repeat.",
-)
-@click.option(
-    "--allow-inconclusive",
-    is_flag=True,
-    cls=SectionOption,
-    section="Gates",
-    help="Exit with 0 where a gate or the whole comparison is inconclusive.",
-)
+@gate_options
 @output_options
 @analysis_options
 @click.pass_context
@@ -62,15 +48,17 @@ def compare(
     than two all are ranked.
     """  # fmt: skip
     output = output_of(format_, outputs, as_json=as_json, force=force, colour=colour)
+    parsed, waivers = gates_of(ctx, fail_on, has_base=True), waivers_of(chosen["config"])
     options = options_of(ctx, chosen)
 
-    from trace_doctor.compare import assembly, gates
+    from trace_doctor.compare.assembly import compare as held_against
+    from trace_doctor.compare.waivers import waive
 
-    parsed = [gates.parse(expression) for expression in fail_on]
-    reports = [_report(path, options, quiet=quiet) for path in (base, *new)]
-    found = assembly.compare(reports, parsed)
+    found = held_against([_report(path, options, quiet=quiet) for path in (base, *new)], parsed)
+    found = msgspec.structs.replace(found, gates=waive(found.gates, waivers, today()))
     output.deliver(_drawn(found))
-    ctx.exit(_exit_code(found, allow_inconclusive=allow_inconclusive))
+    can_compare = found.comparable.verdict != "no"
+    ctx.exit(exit_code(found.gates, can_compare=can_compare, allow_inconclusive=allow_inconclusive))
 
 
 def _report(path: str, options: Options, *, quiet: bool) -> Report:
@@ -82,15 +70,6 @@ def _report(path: str, options: Options, *, quiet: bool) -> Report:
         return saved
     with progress(quiet=quiet) as advance:
         return pipeline.analyze([path], options, progress=advance)
-
-
-def _exit_code(found: Comparison, *, allow_inconclusive: bool) -> int:
-    """1: a gate fails; 3: one is inconclusive, or the reports can't be compared; else 0."""
-    results = {gate.result for gate in found.gates if not gate.waived}
-    if found.comparable.verdict != "no" and "fail" in results:
-        return HIT
-    unsure = found.comparable.verdict == "no" or "inconclusive" in results
-    return UNSURE if unsure and not allow_inconclusive else 0
 
 
 def _drawn(found: Comparison) -> Drawn:

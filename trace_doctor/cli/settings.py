@@ -52,7 +52,7 @@ def load(ctx: click.Context, _: click.Parameter, path: Path | None) -> Config:
 def known(settings: Iterable[Setting]) -> dict[str, set[str]]:
     """The keys that a config file may have, by table."""
     limits = {field.replace("_", "-") for field in Limits.__struct_fields__}
-    tables: dict[str, set[str]] = {"": set(), "limits": limits}
+    tables: dict[str, set[str]] = {"": set(), "limits": limits, "waivers": {"gate", "reason", "expires"}}
     for one in settings:
         tables.setdefault(one.table, set()).add(one.key)
     return tables

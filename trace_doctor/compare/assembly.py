@@ -9,7 +9,7 @@ from trace_doctor.compare import differences, gates
 from trace_doctor.compare.comparable import comparable
 from trace_doctor.compare.sweep import sweep
 from trace_doctor.compare.units import unit_of
-from trace_doctor.comparison import Comparison
+from trace_doctor.comparison import Comparison, Findings, GateResult
 from trace_doctor.errors import UsageError
 from trace_doctor.report import Report, Tool
 
@@ -42,3 +42,9 @@ def compare(reports: Sequence[Report], fail_on: Sequence[gates.Gate | gates.NewF
         sweep=ranked,
         next_point=next_point,
     )
+
+
+def judge_alone(report: Report, fail_on: Sequence[gates.Gate | gates.NewFinding]) -> list[GateResult]:
+    """What comes of absolute limits for one report."""
+    sides = gates.Sides(None, report, unit_of(report, report), [], [], Findings())
+    return [gates.judge(gate, sides) for gate in fail_on]

@@ -144,6 +144,11 @@ def _limit(
     return value * units[unit], "change" if sign else "absolute"
 
 
+def needs_base(gate: Gate | NewFinding) -> bool:
+    """Whether a gate is about a change."""
+    return isinstance(gate, NewFinding) or gate.how != "absolute"
+
+
 def judge(gate: Gate | NewFinding, sides: Sides) -> GateResult:
     """What comes of a gate."""
     return _judge_findings(gate, sides) if isinstance(gate, NewFinding) else _judge_metric(gate, sides)

@@ -160,6 +160,13 @@ def _gates(comparison: Comparison) -> Table:
     return Table("Gates", ("", "gate", "result", "value", "what did it"), rows, names=frozenset({4}))
 
 
+def gate_line(gate: GateResult) -> str:
+    """A gate in one line: what it says, what came of it, and why."""
+    gate = text.cleaned(gate)
+    what = f"waived: {gate.waived}" if gate.waived else RESULTS[gate.result]
+    return f"{gate.expression}: {what}, {_value(gate)}" + (f", {gate.why}" if gate.why else "")
+
+
 def _value(gate: GateResult) -> str:
     if gate.value is None:
         return "unknown"
