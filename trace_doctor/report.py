@@ -137,12 +137,35 @@ class Utilisation(Struct, frozen=True, kw_only=True):
     """Why the value is null."""
 
 
+class StepValue(Struct, frozen=True, kw_only=True):
+    number: int
+    value: float
+
+
+class Counter(Struct, frozen=True, kw_only=True):
+    """One of the GPU's own counters, sampled by Nsight Systems (GPU metrics)."""
+
+    name: str
+    """As in docs/reference/nsight.md: sm_active, tensor_active, dram_read, ..."""
+    recorded_as: list[str] = []
+    """The names in the file; several of one counter are summed."""
+    value: float | None = None
+    """Mean over the window, as a share of what the hardware can sustain; null where too few samples lie in it."""
+    samples: int = 0
+    """Of each name."""
+    while_memory_bound: float | None = None
+    """Mean while kernels ran that do no tensor work: of the DRAM counters the proof for or against the memory wall."""
+    steps: list[StepValue] = []
+    """Mean over each used step."""
+
+
 class Metrics(Struct, frozen=True, kw_only=True):
     mfu: float | None = None
     """What is proven: `mfu_low`; null where unknown."""
     mfu_low: float | None = None
     mfu_high: float | None = None
     hfu: float | None = None
+    """MFU and recomputation together; where MFU is unknown, what the tensor pipes were active (`tensor_active`)."""
     mfu_by_peak: dict[str, float] = {}
     """MFU against the peak of a faster dtype that did more than a tenth of the tensor FLOPs."""
     achieved_flops: float | None = None
@@ -155,8 +178,12 @@ class Metrics(Struct, frozen=True, kw_only=True):
     pcie_utilisation: float | None = None
     link_utilisation: float | None = None
     communication_overlap: float | None = None
+    tensor_active: float | None = None
+    """Share of the cycles in which the tensor pipes were active, by the GPU's counters: an upper bound for MFU."""
     utilisations: list[Utilisation] = []
     """The utilisations above, each with what it rests on; those that don't apply (no collectives) are left out."""
+    counters: list[Counter] = []
+    """What the GPU's own counters say, where Nsight sampled them."""
 
 
 class Partition(Struct, frozen=True, kw_only=True):

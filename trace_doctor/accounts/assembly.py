@@ -13,7 +13,7 @@ from trace_doctor.accounts.gpus import gpu_row
 from trace_doctor.accounts.kernels import below_the_roofline, kernel_table
 from trace_doctor.accounts.metrics import mean_metrics
 from trace_doctor.accounts.strip import strip_of
-from trace_doctor.accounts.warnings import warnings_of
+from trace_doctor.accounts.warnings import contradicted, warnings_of
 from trace_doctor.accounts.window import mean_window, with_steps
 from trace_doctor.accounts.workload import workload_of
 from trace_doctor.classifiers.ledger import Analysis
@@ -25,7 +25,7 @@ from trace_doctor.trace import Trace
 def assemble(analyses: Sequence[Analysis], options: Options) -> Report:
     """The report of all GPUs: sums hold in every row, and in the means."""
     gpus = [gpu_row(analysis, options) for analysis in analyses]
-    window = mean_window(analyses, outlier_ratio=options.limits.outlier_ratio)
+    window, metrics = mean_window(analyses, outlier_ratio=options.limits.outlier_ratio), mean_metrics(gpus)
     merged_partition = means.mean_partition([gpu.partition for gpu in gpus], window.duration_ns)
     rows = means.mean_ledger(analyses, [gpu.ledger for gpu in gpus], window.duration_ns)
     traces = _unique(analysis.trace for analysis in analyses)
@@ -35,9 +35,9 @@ def assemble(analyses: Sequence[Analysis], options: Options) -> Report:
         tool=Tool(version=version("trace-doctor"), options=chosen(options)),
         sources=[_source(trace) for trace in traces],
         device=_device(analyses),
-        workload=workload_of(analyses, window, options, tensor),
+        workload=workload_of(analyses, window, options, tensor, tensor_active=metrics.tensor_active),
         window=window,
-        metrics=mean_metrics(gpus),
+        metrics=metrics,
         partition=merged_partition,
         ledger=with_steps(rows, window.steps, analyses),
         gpus=gpus,
@@ -47,7 +47,7 @@ def assemble(analyses: Sequence[Analysis], options: Options) -> Report:
         strip=strip_of(analyses[0]),
         counts=means.sum_counts([gpu.counts for gpu in gpus]),
         coverage=coverage_of(analyses, traces),
-        warnings=warnings_of(analyses, traces, rows, window, options),
+        warnings=[*warnings_of(analyses, traces, rows, window, options), *contradicted(metrics, rows)],
     )
 
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from trace_doctor.accounts.utilisations import mean_utilisations, utilisations_of, weighted
+from trace_doctor.accounts import counters
+from trace_doctor.accounts.utilisations import mean_utilisations, utilisations_of
+from trace_doctor.accounts.weights import weighted
 from trace_doctor.accounts.workload import covered, job_flops
 from trace_doctor.classifiers import charges
 from trace_doctor.classifiers.ledger import Analysis, partition
@@ -40,20 +42,24 @@ def metrics_of(analysis: Analysis, rows: Sequence[LedgerRow], options: Options) 
     """The metrics of one GPU; `rows`: its ledger."""
     window_ns = analysis.account.window_ns
     parts = partition(analysis.account.timeline)
+    sampled = counters.counters_of(analysis)
+    active = counters.share(sampled, "tensor_active")
     low, high, is_proven = _mfu_bounds(analysis, rows, options)
+    if not is_proven:
+        high = _bounded(high, active, analysis)
     mfu = low if is_proven else None
     recompute = row_ns(rows, charges.RECOMPUTE) / window_ns
     communication = parts.communication_ns
     durations = used_durations(analysis)
     tokens = options.tokens_per_step
     step_ns = durations.mean()
-    utilisations = utilisations_of(analysis)
+    utilisations = utilisations_of(analysis, sampled)
     used = {utilisation.name: utilisation.value for utilisation in utilisations}
     return Metrics(
         mfu=mfu,
         mfu_low=low,
         mfu_high=high,
-        hfu=None if mfu is None else mfu + recompute,
+        hfu=active if mfu is None else mfu + recompute,
         mfu_by_peak={} if mfu is None else _by_peak(analysis, rows),
         achieved_flops=None if mfu is None or analysis.peak_flops is None else mfu * analysis.peak_flops,
         tokens_per_s=1e9 * tokens / step_ns if tokens and isinstance(step_ns, float) and step_ns > 0 else None,
@@ -63,8 +69,25 @@ def metrics_of(analysis: Analysis, rows: Sequence[LedgerRow], options: Options) 
         pcie_utilisation=used["pcie"],
         link_utilisation=used.get("link"),
         communication_overlap=parts.overlapped_communication_ns / communication if communication else None,
+        tensor_active=active,
         utilisations=utilisations,
+        counters=sampled,
     )
+
+
+def _bounded(high: float | None, active: float | None, analysis: Analysis) -> float | None:
+    """At most this much MFU: no more than the share of the time in which the tensor pipes were active.
+
+    Work in a faster dtype than the peak's does more in that time; inside a graph recorded whole any dtype may have run.
+    """
+    if active is None or analysis.peak_flops is None:
+        return high
+    pieces = analysis.account.timeline.pieces
+    is_opaque = (pieces["kind"] == "graph").any()
+    ran = analysis.device.peaks if is_opaque else set(analysis.account.tensor["ran_in"].drop_nulls())
+    fastest = max((analysis.device.peaks.get(dtype, 0.0) for dtype in ran), default=0.0)
+    bound = min(active * max(1.0, fastest / analysis.peak_flops), 1.0)
+    return bound if high is None else min(high, bound)
 
 
 def _mfu_bounds(
@@ -109,7 +132,7 @@ def mean_metrics(gpus: Sequence[Gpu]) -> Metrics:
     if len(gpus) == 1:
         return gpus[0].metrics
     weights = [gpu.window.duration_ns for gpu in gpus]
-    fields = [name for name in Metrics.__struct_fields__ if name not in ("mfu_by_peak", "utilisations")]
+    fields = [name for name in Metrics.__struct_fields__ if name not in ("mfu_by_peak", "utilisations", "counters")]
     by_peak = {
         dtype: weighted([gpu.metrics.mfu_by_peak.get(dtype) for gpu in gpus], weights)
         for dtype in sorted({dtype for gpu in gpus for dtype in gpu.metrics.mfu_by_peak})
@@ -117,5 +140,6 @@ def mean_metrics(gpus: Sequence[Gpu]) -> Metrics:
     return Metrics(
         mfu_by_peak={dtype: mfu for dtype, mfu in by_peak.items() if mfu is not None},
         utilisations=mean_utilisations([gpu.metrics.utilisations for gpu in gpus], weights),
+        counters=counters.mean_counters([gpu.metrics.counters for gpu in gpus], weights),
         **{name: weighted([getattr(gpu.metrics, name) for gpu in gpus], weights) for name in fields},
     )

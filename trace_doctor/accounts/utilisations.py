@@ -8,10 +8,12 @@ from typing import Literal, NamedTuple
 import msgspec
 import polars as pl
 
+from trace_doctor.accounts import counters
+from trace_doctor.accounts.weights import weighted
 from trace_doctor.classifiers.ledger import Analysis
 from trace_doctor.classifiers.memory_wall import direction
 from trace_doctor.classifiers.timeline import COMMUNICATION, COMPUTE, COPY, IDLE, TENSOR
-from trace_doctor.report import Basis, Utilisation
+from trace_doctor.report import Basis, Counter, Utilisation
 
 KNOWN_SHARE = 0.5
 """Bytes known for less than this share of the time say nothing of the whole."""
@@ -24,16 +26,34 @@ class Moved(NamedTuple):
     why: str | None = None
 
 
-def utilisations_of(analysis: Analysis) -> list[Utilisation]:
-    """The utilisations of one GPU that apply to it, means over its window."""
+def utilisations_of(analysis: Analysis, sampled: Sequence[Counter] = ()) -> list[Utilisation]:
+    """The utilisations of one GPU that apply to it, means over its window; what the GPU's own counters tell is taken from them."""
     window_ns, held = analysis.account.window_ns, analysis.account.timeline.held_ns
-    return [
+    found = [
         Utilisation(name="gpu", value=1 - held[IDLE] / window_ns, basis="measured", of="the time"),
         Utilisation(name="tensor", value=held[TENSOR] / window_ns, basis="measured", of="the time"),
         memory_bandwidth(analysis),
         pcie(analysis),
         *links(analysis),
     ]
+    measured = {
+        "memory_bandwidth": counters.share(sampled, "dram_read", "dram_write"),
+        "link": _busier(sampled, "nvlink_received", "nvlink_sent"),
+    }
+    return [_measured(one, measured.get(one.name)) for one in found]
+
+
+def _busier(sampled: Sequence[Counter], *names: str) -> float | None:
+    shares = [counters.share(sampled, name) for name in names]
+    return max((value for value in shares if value is not None), default=None)
+
+
+def _measured(one: Utilisation, value: float | None) -> Utilisation:
+    """The utilisation as sampled by the GPU's own counters, where it was."""
+    if value is None:
+        return one
+    rate = None if one.limit is None else value * one.limit
+    return msgspec.structs.replace(one, value=value, rate=rate, basis="measured", why=None)
 
 
 def memory_bandwidth(analysis: Analysis) -> Utilisation:
@@ -132,11 +152,3 @@ def _mean(of_gpus: Sequence[Utilisation | None], weights: Sequence[int]) -> Util
         value=weighted([0.0 if one is None else one.value for one in of_gpus], weights),
         rate=weighted([0.0 if one is None else one.rate for one in of_gpus], weights),
     )
-
-
-def weighted(values: Sequence[float | None], weights: Sequence[int]) -> float | None:
-    """The weighted mean; null where a value is unknown."""
-    known = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
-    if len(known) < len(weights) or not sum(weights):
-        return None
-    return float(sum(v * w for v, w in known)) / sum(weights)

@@ -6,19 +6,23 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from trace_doctor.accounts.counters import memory_share
 from trace_doctor.accounts.metrics import row_ns
 from trace_doctor.accounts.workload import ShapeWork, job_flops, model_flops, shape_work
 from trace_doctor.classifiers import charges
 from trace_doctor.classifiers.compute import counted_flops
 from trace_doctor.classifiers.ledger import Analysis, model_error_ns
 from trace_doctor.options import Options
-from trace_doctor.report import LedgerRow, Message, WindowRow
+from trace_doctor.report import LedgerRow, Message, Metrics, WindowRow
 from trace_doctor.trace import Trace
 
 BEATS_PEAK = 1.03
 """A kernel this many times faster than its peak allows: the peak, the count or the dtype is wrong."""
 MODEL_ERROR_SHARE = 0.03
 MOSTLY_COVERED = 0.9
+MUCH_MEMORY_WALL = 0.1
+IDLE_MEMORY = 0.4
+"""Kernels that the memory holds back use more of its bandwidth than this."""
 FLOPS_TOLERANCE = 0.1
 """Model and shapes differ by less: norms, softmax and conventions."""
 
@@ -38,6 +42,23 @@ def warnings_of(
         found += _beaten_peaks(analysis)
     found += _model_warnings(analyses, rows, window, options)
     return list(dict.fromkeys(found))
+
+
+def contradicted(metrics: Metrics, rows: Sequence[LedgerRow]) -> list[Message]:
+    """What the GPU's own counters deny: more MFU than tensor activity, a memory wall before a memory that is not busy."""
+    found = []
+    active, memory = metrics.tensor_active, memory_share(metrics.counters)
+    if active is not None and metrics.mfu is not None and metrics.mfu > BEATS_PEAK * active and not metrics.mfu_by_peak:
+        text = f"MFU is {metrics.mfu:.1%}, but the tensor pipes were active {active:.1%} of the time: the FLOPs or the peak are wrong"
+        found.append(Message(code="mfu-above-tensor-activity", message=text))
+    wall = sum(row.share for row in rows if row.wall == "memory")
+    if memory is not None and memory < IDLE_MEMORY and wall >= MUCH_MEMORY_WALL:
+        text = (
+            f"{wall:.0%} of the window is charged to the memory wall, but while kernels without tensor work ran the memory's "
+            f"bandwidth was used to {memory:.0%}: they are slow for another reason (access pattern, latency, cache hits)"
+        )
+        found.append(Message(code="memory-wall-unproven", message=text))
+    return found
 
 
 def _device_warnings(analysis: Analysis) -> list[Message]:

@@ -68,8 +68,18 @@ def shape_work(analysis: Analysis) -> ShapeWork:
     return ShapeWork(counted_flops(pieces), covered(pieces))
 
 
-def workload_of(analyses: Sequence[Analysis], window: WindowRow, options: Options, tensor: pl.DataFrame) -> Workload:
-    """FLOPs of a step of one GPU and their basis; `tensor`: the tensor pieces of all GPUs."""
+def workload_of(
+    analyses: Sequence[Analysis],
+    window: WindowRow,
+    options: Options,
+    tensor: pl.DataFrame,
+    *,
+    tensor_active: float | None = None,
+) -> Workload:
+    """FLOPs of a step of one GPU and their basis; `tensor`: the tensor pieces of all GPUs.
+
+    Without any FLOPs, the sampled activity of the tensor pipes is what there is: hardware FLOPs, not the model's.
+    """
     steps = sum(step.used for step in window.steps) or 1
     share = covered_share(tensor)
     if (of_job := job_flops(options)) is not None:
@@ -89,7 +99,15 @@ def workload_of(analyses: Sequence[Analysis], window: WindowRow, options: Option
             shape_covered_share=sum(work.covered.covered_ns for work in by_shapes) / tensor_ns if tensor_ns else None,
         )
     if not share:
-        return Workload(tokens_per_step=options.tokens_per_step, covered_share=share)
+        sampled = (
+            "time in which the tensor pipes were active (GPU metrics): hardware FLOPs, an upper bound for the model's"
+        )
+        return Workload(
+            flops_basis=None if tensor_active is None else "gpu_metrics",
+            formula=None if tensor_active is None else sampled,
+            tokens_per_step=options.tokens_per_step,
+            covered_share=share,
+        )
     flops = counted_flops(tensor) / len(analyses) / steps
     return Workload(
         flops_basis="shapes",

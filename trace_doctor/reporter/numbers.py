@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trace_doctor.report import Report, Step, StepDifference, Utilisation
+from trace_doctor.report import Metrics, Report, Step, StepDifference, Utilisation
 from trace_doctor.reporter import text
 
 MOST_STEPS = 6
@@ -40,6 +40,13 @@ UTILISATIONS = {
     "link": Words("links between GPUs", "of {limit}, {of}"),
     "network": Words("network", "of {limit}"),
 }
+SAMPLED = {"memory_bandwidth": "of {limit}, by the GPU's counters", "link": "of {limit}, {of}, by the GPU's counters"}
+"""Of the utilisations that are modelled where nothing was sampled."""
+COUNTERS = {
+    "sm_active": Words("SMs active", "of the time, on average over the multiprocessors"),
+    "tensor_active": Words("tensor pipes", "active in this share of the cycles: an upper bound for MFU"),
+    "clock": Words("clock", "of the highest clock"),
+}
 
 
 def numbers(report: Report) -> tuple[Number, ...]:
@@ -48,7 +55,7 @@ def numbers(report: Report) -> tuple[Number, ...]:
     flops = {"model": "modelled", "shapes": "modelled", "metadata": "modelled", "gpu_metrics": "estimated"}.get(
         basis or "", ""
     )
-    rows = [_time(report), *(_utilisation(one) for one in metrics.utilisations)]
+    rows = [_time(report), *(_utilisation(one) for one in metrics.utilisations), *_counters(metrics)]
     if metrics.communication_overlap is not None:
         overlap = text.percent(metrics.communication_overlap)
         rows.append(Number("communication hidden", overlap, "of it ran behind compute", "measured"))
@@ -56,7 +63,10 @@ def numbers(report: Report) -> tuple[Number, ...]:
         achieved = text.rate(metrics.achieved_flops, "FLOP/s")
         rows.append(Number("achieved", achieved, "model FLOPs on each GPU", flops))
     if metrics.hfu is not None and metrics.hfu != metrics.mfu:
-        rows.append(Number("HFU", text.percent(metrics.hfu), "of the peak: MFU and recomputation together", flops))
+        meaning = (
+            "of the peak: MFU and recomputation together" if metrics.mfu is not None else "by tensor-pipe activity"
+        )
+        rows.append(Number("HFU", text.percent(metrics.hfu), meaning, flops))
     if metrics.tokens_per_s is not None:
         rows.append(
             Number("throughput", f"{text.number(metrics.tokens_per_s)} tokens/s", "of the whole job", "measured")
@@ -87,8 +97,24 @@ def _utilisation(one: Utilisation) -> Number:
     if one.value is None:
         rate = "unknown" if one.rate is None else text.rate(one.rate, "B/s")
         return Number(label, rate, text.clip(one.why or "the share is not known", LONGEST_WORDS), "")
+    meaning = SAMPLED.get(one.name, meaning) if one.basis == "measured" else meaning
     meaning = meaning.format(limit=text.rate(one.limit, "B/s"), of=text.clip(one.of, LONGEST_NAME))
     return Number(label, text.percent(one.value), meaning, one.basis or "")
+
+
+def _counters(metrics: Metrics) -> list[Number]:
+    """What the GPU's counters say beyond the utilisations."""
+    known = [one for one in metrics.counters if one.value is not None and one.name in COUNTERS]
+    rows = [
+        Number(COUNTERS[one.name].label, text.percent(one.value), COUNTERS[one.name].meaning, "measured")
+        for one in known
+    ]
+    bound = [one.while_memory_bound for one in metrics.counters if one.name in ("dram_read", "dram_write")]
+    shares = [share for share in bound if share is not None]
+    if len(shares) == 2:
+        meaning = "of the bandwidth while kernels without tensor work ran"
+        rows.append(Number("memory, when bound", text.percent(sum(shares)), meaning, "measured"))
+    return rows
 
 
 def steps(report: Report) -> tuple[str, ...]:

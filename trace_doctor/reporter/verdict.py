@@ -28,9 +28,9 @@ def headline(report: Report) -> str:
     metrics, device = report.metrics, report.device
     if metrics.mfu is None:
         bound = metrics.mfu_high if metrics.mfu_high is not None else metrics.tensor_share
-        return "MFU unknown" + (
-            f", at most {text.percent(bound)} (if all tensor kernels ran at the peak)" if bound else ""
-        )
+        by_counters = metrics.tensor_active is not None and bound is not None and bound >= metrics.tensor_active
+        why = "the tensor pipes were active for no more" if by_counters else "if all tensor kernels ran at the peak"
+        return "MFU unknown" + (f", at most {text.percent(bound)} ({why})" if bound else "")
     peak = device.peak_flops.get(device.peak_dtype or "")
     held = f"{device.peak_dtype} dense {text.rate(peak, 'FLOP/s')}" if peak else ""
     against = ", ".join(part for part in (text.clip(device.name or "", 60), held) if part)
@@ -82,8 +82,9 @@ def next_step(report: Report) -> str | None:
         return None
     if not report.device.peak_flops:
         return "trace-doctor devices lists the names that --device takes"
+    ops = "emit_nvtx" if {source.format for source in report.sources} == {"nsight"} else "profile"
     return (
-        "record with profile(record_shapes=True), or say what a step computes:"
+        f"record with {ops}(record_shapes=True), or say what a step computes:"
         " --flops-per-step X, or --params N --tokens-per-step T"
     )
 
