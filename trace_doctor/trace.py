@@ -98,6 +98,8 @@ METRICS: dict[str, Column] = {
     "at_ns": Column(pl.Int64, "time of the sample"),
     "value": Column(pl.Float64, "value in the metric's own unit"),
 }
+ALLOCATED, RESERVED = "allocated_bytes", "reserved_bytes"
+"""Metrics of the caching allocator: bytes that tensors hold, and that it holds of the device, after each change."""
 SCHEMAS: dict[str, dict[str, Column]] = {
     "activities": ACTIVITIES,
     "ops": OPS,
@@ -200,7 +202,7 @@ class Trace:
     collectives: pl.DataFrame = field(default_factory=lambda: empty(COLLECTIVES))
     """Sizes and groups of communication kernels, where recorded; columns: COLLECTIVES."""
     metrics: pl.DataFrame = field(default_factory=lambda: empty(METRICS))
-    """Sampled GPU metrics; columns: METRICS."""
+    """Sampled GPU metrics, and what the allocator holds; columns: METRICS."""
 
     def warn(self, *warnings: Warning) -> Trace:
         """The same trace with more warnings."""

@@ -13,11 +13,14 @@ from math import prod
 from pathlib import Path
 from typing import IO, Any
 
-from tests.simulator.machine import AUTOGRAD, MAIN, PROCESS, WATCHDOG, Call, Ran, Range, Run
+from tests.simulator.machine import AUTOGRAD, MAIN, PROCESS, WATCHDOG, Call, Held, Ran, Range, Run
 
 BASE_NS = 1_790_857_026_000_000_000
 CLOCK_NS = 5_132_197_233_084_097
 """Where the run's zero stands on the trace's clock: far from zero, as in every real trace."""
+
+ADDRESS = 139_989_599_867_904
+"""Of every allocation: nobody looks."""
 
 CALLBACKS = {
     "cudaLaunchKernel": 211,
@@ -127,6 +130,8 @@ def _events(run: Run) -> Iterator[Event]:
     for entry in sorted(run.ranges, key=lambda entry: entry.start_ns):
         if run.records_host or entry.category == "user_annotation":
             yield _range(entry, next(number), shapes=run.records_shapes)
+    for held in run.held:
+        yield _memory(held, next(number))
     if run.records_host:
         for call in run.calls:
             yield from _call(call)
@@ -178,6 +183,27 @@ def _strides(shape: list[Any]) -> list[Any]:
     if shape and isinstance(shape[0], list):
         return [_strides(one) for one in shape]
     return [prod(shape[place + 1 :]) for place in range(len(shape))]
+
+
+def _memory(held: Held, number: int) -> Event:
+    return {
+        "ph": "i",
+        "cat": "cpu_instant_event",
+        "s": "t",
+        "name": "[memory]",
+        "pid": PROCESS,
+        "tid": held.thread,
+        "ts": _microseconds(CLOCK_NS + held.at_ns),
+        "args": {
+            "Total Reserved": held.reserved_bytes,
+            "Total Allocated": held.allocated_bytes,
+            "Bytes": held.change_bytes,
+            "Addr": ADDRESS,
+            "Device Id": 0,
+            "Device Type": 1,
+            "Ev Idx": number,
+        },
+    }
 
 
 def _call(call: Call) -> Iterator[Event]:

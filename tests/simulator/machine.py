@@ -95,6 +95,17 @@ class Step:
 
 
 @dataclass(kw_only=True)
+class Held:
+    """What the caching allocator holds after a change."""
+
+    at_ns: int
+    thread: int
+    change_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(kw_only=True)
 class Run:
     """One rank: describe what its program does, in order; what happened when stands in the lists."""
 
@@ -117,6 +128,8 @@ class Run:
     steps: list[Step] = field(default_factory=list)
     arrivals: list[tuple[int, int]] = field(default_factory=list)
     """Start and own duration of each collective."""
+    held: list[Held] = field(default_factory=list)
+    """Of the GPU's memory (`profile_memory=True`); empty where the program does not `hold`."""
 
     _free_ns: dict[int, int] = field(default_factory=dict)
     _hold_ns: dict[int, int] = field(default_factory=dict)
@@ -213,6 +226,22 @@ class Run:
         if cause:
             self.labels.append(Label(cause=cause, start_ns=call.start_ns, end_ns=call.end_ns))
         return call
+
+    def hold(self, change_bytes: int, *, reserved_bytes: int = 0) -> None:
+        """Tensors are allocated (or freed, below 0); the allocator keeps what it has of the device, at least `reserved_bytes`."""
+        before = (
+            self.held[-1] if self.held else Held(at_ns=0, thread=0, change_bytes=0, allocated_bytes=0, reserved_bytes=0)
+        )
+        allocated_bytes = before.allocated_bytes + change_bytes
+        self.held.append(
+            Held(
+                at_ns=self.now_ns,
+                thread=self.thread,
+                change_bytes=change_bytes,
+                allocated_bytes=allocated_bytes,
+                reserved_bytes=max(before.reserved_bytes, allocated_bytes, reserved_bytes),
+            )
+        )
 
     # ---- the GPU
 

@@ -54,8 +54,18 @@ ARGUMENTS: dict[str, dict[str, Argument]] = {
     },
     "calls": {"correlation": _CORRELATION, "external": _EXTERNAL},
     "annotations": {},
+    "memory": {
+        "device": Argument("any", ("Device Id",)),
+        "device_type": Argument("integer", ("Device Type",)),
+        "allocated": Argument("integer", ("Total Allocated",)),
+        "reserved": Argument("integer", ("Total Reserved",)),
+    },
 }
 """What is read from the arguments, per frame."""
+
+
+INSTANTS = {("i", "cpu_instant_event"): "memory"}
+"""Frames of events without a duration, by phase and category."""
 
 
 class Decoded(NamedTuple):
@@ -140,7 +150,7 @@ class _Places(dict[tuple[str, str], list[Any]]):
 
     def __missing__(self, key: tuple[str, str]) -> list[Any]:
         phase, category = key
-        frame = categories.frame(category) if phase == "X" else ""
+        frame = categories.frame(category) if phase == "X" else INSTANTS.get(key, "")
         if not frame:
             self.others.append(key)
         self[key] = self.frames[frame] if frame else []
@@ -155,13 +165,15 @@ def _frame(frame: str, events: list[Any]) -> pl.DataFrame:
         "duration_ns": nanoseconds(durations),
         "name": _categorical(names),
     }
-    if frame == "activities":
-        devices, streams = arguments.pop("device"), arguments.pop("stream")
+    if frame in ("activities", "memory"):
+        devices = arguments.pop("device")
         columns["owner"] = _keys(pids, [device if type(device) in (int, str) else None for device in devices])
+    if frame == "activities":
+        streams = arguments.pop("stream")
         columns["stream"] = integers(
             [tid if stream is None else stream for stream, tid in zip(streams, tids, strict=True)]
         )
-    else:
+    elif frame != "memory":
         columns["thread"] = _keys(pids, tids)
     if "collective" in arguments:
         columns["collective"] = _marked(raw, arguments.pop("collective"))

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from trace_doctor.errors import NothingToAnalyzeError, UnsupportedInputError
-from trace_doctor.loaders import categories, collectives, impossible, naming
+from trace_doctor.loaders import categories, collectives, impossible, memory, naming
 from trace_doctor.loaders.cutting import Progress
 from trace_doctor.loaders.reading import Events, read
 from trace_doctor.trace import Meta, Trace, Warning, conform
@@ -62,6 +62,7 @@ def load(path: Path, *, jobs: int | None = None, progress: Progress | None = Non
         calls=conform(calls.with_row_index("call").with_columns(kind=pl.lit("other")), "calls"),
         annotations=conform(annotations, "annotations"),
         collectives=conform(collectives.told(activities, ops), "collectives"),
+        metrics=conform(memory.sampled(frames["memory"], devices), "metrics"),
     )
 
 

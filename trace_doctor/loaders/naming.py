@@ -81,6 +81,12 @@ def devices(keys: Iterable[str], of: Host) -> Devices:
     )
 
 
+def of_hosts(keys: Iterable[str], found: Devices) -> dict[str, int]:
+    """Position in the labels of each key, JSON text of [host pid, device], that names one of the devices."""
+    labels = {key: _of_host(*json.loads(key)) for key in keys}
+    return {key: found.labels.index(label) for key, label in labels.items() if label in found.labels}
+
+
 def describe(found: Devices, properties: Any, calls: Iterable[str]) -> tuple[DeviceInfo, ...]:
     """The devices with what the file's `deviceProperties` say of them; `calls` are the names of API calls."""
     listed = [entry for entry in properties if isinstance(entry, dict)] if isinstance(properties, list) else []
@@ -112,6 +118,11 @@ def _process(pid: Any) -> str:
 
 def _device(pid: Any, device: Any) -> str:
     return str(pid) if device is None or _LABELLED.match(str(pid)) else str(device)
+
+
+def _of_host(pid: Any, device: Any) -> str:
+    labelled = _LABELLED.match(str(pid))
+    return f"{labelled[0]} {device}" if labelled else str(device)
 
 
 def _owner(pid: Any, processes: tuple[str, ...]) -> int | None:
