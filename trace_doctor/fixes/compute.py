@@ -9,9 +9,11 @@ from typing import Any
 
 import polars as pl
 
+from trace_doctor.classifiers.intervals import cut, union
 from trace_doctor.fixes.case import Case
 from trace_doctor.fixes.finding import Draft, largest
 from trace_doctor.hardware import devices
+from trace_doctor.report import Evidence
 from trace_doctor.trace import matches
 
 FLASH_2 = r"(^|[ :])(pytorch_)?flash::flash_(fwd|bwd)\w*_kernel"
@@ -30,6 +32,11 @@ FEW_TILES = 0.6
 BADLY = 0.5
 """A matmul below half of its roofline is slow for a reason."""
 GEMM_BOUND = 0.6
+MOSTLY_BESIDE = 0.5
+"""Share of a kernel's time that runs beside communication, from which on it counts as slowed by it."""
+ENOUGH_ALONE = 2
+CLEARLY = 1.1
+"""Kernels of the same shape spread by a few percent anyway."""
 MATMULS = ("gemm", "grouped_gemm")
 """Families of tensor kernels that advice on the shape of matrices is for."""
 
@@ -98,6 +105,51 @@ def low_intensity_matmul(case: Case) -> Iterable[Draft]:
     claims = case.caused("low arithmetic intensity").filter(pl.col("family").cast(pl.String).is_in(MATMULS))
     if case.is_worth_saying(claims):
         yield Draft(claims, "medium: bytes modelled from shapes", words=largest(claims))
+
+
+def slowed_by_communication(case: Case) -> Iterable[Draft]:
+    """Tensor kernels that take longer beside a collective than the same kernel on the same shapes does alone."""
+    slowed = _slowed(case)
+    claims = (
+        case.caused("below the roofline")
+        .join(slowed.select("activity", "alone_ns"), on="activity", maintain_order="left")
+        .with_columns(time_ns=pl.min_horizontal("time_ns", pl.col("duration_ns") - pl.col("alone_ns")))
+        .drop("alone_ns")
+    )
+    if case.is_worth_saying(claims):
+        took, alone = float(slowed["duration_ns"].sum()), float(slowed["alone_ns"].sum())
+        yield Draft(
+            claims,
+            "high: the same kernels on the same shapes are timed with and without a collective beside them",
+            words=largest(claims) | {"slower": f"{took / alone - 1:.0%}"},
+            evidence=(
+                Evidence(
+                    kind="kernels",
+                    name="tensor kernels beside communication",
+                    rank=case.analysis.trace.meta.rank,
+                    count=len(slowed),
+                    duration_ns=round(took),
+                    numbers={"alone_ms": round(alone / 1e6, 3), "times_as_long": round(took / alone, 2)},
+                ),
+            ),
+        )
+
+
+def _slowed(case: Case) -> pl.DataFrame:
+    """Tensor kernels beside communication, with `alone_ns`: the median of the same ones without it, which is clearly shorter."""
+    same = ["name", "grid", "shape"]
+    kernels, is_communication = case.kernels, pl.col("kind") == "communication"
+    runs = kernels.filter("tensor").select("activity", "name", "grid", "op_row", "start_ns", "end_ns", "duration_ns")
+    runs = runs.with_columns(shape=case.analysis.trace.ops["shapes"].gather(runs["op_row"]))
+    beside = cut(runs, union(kernels.filter(is_communication)))
+    beside = beside.group_by("activity").agg(beside_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    runs = runs.join(beside, on="activity", how="left").with_columns(pl.col("beside_ns").fill_null(0))
+    alone = runs.filter(pl.col("beside_ns") == 0).group_by(same).agg(pl.len(), alone_ns=pl.col("duration_ns").median())
+    return (
+        runs.filter(pl.col("beside_ns") >= MOSTLY_BESIDE * pl.col("duration_ns"))
+        .join(alone.filter(pl.col("len") >= ENOUGH_ALONE), on=same, nulls_equal=True)
+        .filter(pl.col("duration_ns") > CLEARLY * pl.col("alone_ns"))
+    )
 
 
 def badly_shaped_matmul(case: Case) -> Iterable[Draft]:

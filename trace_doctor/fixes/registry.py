@@ -85,6 +85,7 @@ RULES: tuple[Rule, ...] = (
     Rule("short-kernels", small_kernels.short_kernels),
     # the rest of memory and compute
     Rule("low-intensity-matmul", compute.low_intensity_matmul, (SHAPES, PEAK)),
+    Rule("slowed-by-communication", compute.slowed_by_communication, (SHAPES, PEAK)),
     Rule("badly-shaped-matmul", compute.badly_shaped_matmul, (SHAPES, PEAK)),
     Rule("memory-bound", memory_wall.memory_bound),
     Rule("poor-access-pattern", whole("poor access pattern", confidence="low: what the modelled bytes don't explain"), (SHAPES,)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.fixes.build import fires, spares
-from tests.simulator import Run, work
-from tests.simulator.programs import IDEAL_NS, MATMUL, MATMUL_NS
+from tests.simulator import MS, Run, work
+from tests.simulator.programs import IDEAL_NS, MATMUL, MATMUL_NS, eight
 
 A100 = work.Gpu(
     name="NVIDIA A100-SXM4-80GB",
@@ -211,6 +211,44 @@ def the_kernel_reads_unaligned_rows(run: Run) -> None:
 def the_kernel_reads_aligned_rows(run: Run) -> None:
     with run.step():
         run.do(in_kernel(work.mm(4096, 4096, 4096, efficiency=0.3), CUTLASS_ALIGNED))
+
+
+# ---- interference
+
+SLOWER = work.mm(4096, 4096, 4096, efficiency=0.5)
+SLOWER_NS = 277_823
+
+
+def beside_an_all_reduce(run: Run, op: work.Op) -> None:
+    """Three matmuls alone, then three while gradients are reduced."""
+    with run.step():
+        for _ in range(3):
+            run.do(MATMUL)
+        run.collective(work.collective("allreduce", 26_844_554, duration_ns=MS))
+        for _ in range(3):
+            run.do(op)
+
+
+@fires("slowed-by-communication", lost_ns=3 * (SLOWER_NS - MATMUL_NS), made=eight)
+def matmuls_are_slower_beside_a_collective(run: Run) -> None:
+    beside_an_all_reduce(run, SLOWER)
+
+
+@spares("slowed-by-communication", made=eight)
+def matmuls_are_as_fast_beside_a_collective(run: Run) -> None:
+    beside_an_all_reduce(run, MATMUL)
+
+
+@spares("slowed-by-communication", made=eight)
+def other_matmuls_run_beside_the_collective(run: Run) -> None:
+    beside_an_all_reduce(run, work.mm(4096, 4096, 2048, efficiency=0.5))
+
+
+@spares("slowed-by-communication", made=eight)
+def some_matmuls_are_slower_without_a_collective(run: Run) -> None:
+    with run.step():
+        for op in (MATMUL, MATMUL, MATMUL, SLOWER, SLOWER, SLOWER):
+            run.do(op)
 
 
 # 33.82 MB take 10 094.5 ns, 0.54 GFLOP 542.6 ns
