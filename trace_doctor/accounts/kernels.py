@@ -53,7 +53,7 @@ def below_the_roofline(analyses: Sequence[Analysis]) -> Roofline:
         if share is None or analysis.peak_flops is None:
             return Roofline()
         tensor = analysis.account.tensor
-        lost = analysis.account.charges.filter(pl.col("cause").cast(pl.String) == charges.BELOW_ROOFLINE.cause)
+        lost = analysis.account.charges.filter(pl.col("cause") == charges.BELOW_ROOFLINE.cause)
         below += float(lost["time_ns"].sum())
         roofs = roofline.roofs(tensor, memory_bandwidth=analysis.device.memory_bandwidth, best_share=share)
         kept += roofline.kept_by_physics(roofs)

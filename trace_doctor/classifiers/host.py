@@ -115,7 +115,6 @@ def _ending_kernels(gaps: pl.DataFrame, activities: pl.DataFrame, launches: pl.D
             ),
         )
         .with_columns(l0=pl.coalesce("l0", "g1"), l1=pl.coalesce("l1", "g1"))
-        .with_columns(pl.col("name").cast(pl.String), pl.col("op_name").cast(pl.String))
     )
 
 
@@ -144,9 +143,9 @@ def _segments(frame: pl.DataFrame, row: Row, start: pl.Expr, end: pl.Expr) -> pl
         "activity",
         start_ns=start,
         end_ns=end,
-        wall=pl.lit(row.wall),
-        cause=pl.lit(row.cause),
-        basis=pl.lit(row.basis),
+        wall=pl.lit(row.wall, pl.Categorical),
+        cause=pl.lit(row.cause, pl.Categorical),
+        basis=pl.lit(row.basis, pl.Categorical),
     ).filter(pl.col("start_ns") < pl.col("end_ns"))
 
 
@@ -212,7 +211,7 @@ def _profilers(trace: Trace, threads: Sequence[int]) -> pl.DataFrame:
     own = [trace.meta.threads[thread].process for thread in threads if thread is not None]
     others = set(processes(trace.meta, trace.calls["thread"].unique())) - set(own)
     elsewhere = [number for number, thread in enumerate(trace.meta.threads) if thread.process in others]
-    is_overhead = (pl.col("kind") == "overhead") & (pl.col("name").cast(pl.String) != QUEUE_BACK_PRESSURE)
+    is_overhead = (pl.col("kind") == "overhead") & (pl.col("name") != QUEUE_BACK_PRESSURE)
     found = trace.annotations.filter(is_overhead & ~pl.col("thread").is_in(elsewhere))
     return found.with_columns(thread=pl.lit(None, pl.UInt32))
 
@@ -222,7 +221,7 @@ def _ranges(frame: pl.DataFrame, state: pl.Expr) -> pl.DataFrame:
         "thread",
         "start_ns",
         end_ns=pl.col("start_ns") + pl.col("duration_ns"),
-        name=pl.col("name").cast(pl.String),
+        name="name",
         **{"class": state.cast(pl.Int32)},
     )
 
@@ -251,7 +250,7 @@ def _busy_launching(launches: pl.DataFrame, thresholds: Thresholds) -> pl.DataFr
             pl.lit(None, pl.UInt32).alias("thread"),
             "start_ns",
             "end_ns",
-            pl.lit(None, pl.String).alias("name"),
+            pl.lit(None, pl.Categorical).alias("name"),
             pl.lit(states().index(charges.LAUNCH_BOUND), pl.Int32).alias("class"),
         )
     )
@@ -274,7 +273,7 @@ def _name_states(split: pl.DataFrame, doing: pl.DataFrame, trace: Trace) -> pl.D
         name=pl.when(pl.col("state") < rows.index(charges.LAUNCH_BOUND))
         .then("range_name")
         .when(pl.col("state") == rows.index(charges.HOST_CODE))
-        .then(pl.coalesce("innermost", pl.lit(BETWEEN_RANGES)))
+        .then(pl.coalesce("innermost", pl.lit(BETWEEN_RANGES, pl.Categorical)))
         .otherwise("name"),
         op_name=pl.when(pl.col("state") == rows.index(charges.LAUNCH_BOUND)).then("op_name"),
     )
@@ -292,7 +291,7 @@ def _innermost(split: pl.DataFrame, trace: Trace, host_code: int) -> pl.Series:
     ranges = pl.concat([trace.ops.select(columns), own])
     ranges = ranges.filter(pl.col("thread").is_in(points["thread"].unique().to_list()))
     _, around = nest(ranges, points)
-    found = pl.DataFrame({"row": points["row"], "name": ranges["name"].cast(pl.String).gather(around)})
+    found = pl.DataFrame({"row": points["row"], "name": ranges["name"].gather(around)})
     return split.with_row_index("row").select("row").join(found, on="row", how="left", maintain_order="left")["name"]
 
 
@@ -310,8 +309,8 @@ def waits(trace: Trace, launches: pl.DataFrame, pieces: pl.DataFrame) -> pl.Data
     both = pl.concat([syncs.select(columns), blocking.select(columns)]).sort("start_ns")
     evidence = both.select(
         at_ns="start_ns",
-        wait=pl.col("name").cast(pl.String),
-        wait_op=trace.ops["name"].cast(pl.String).gather(both["op"]),
+        wait="name",
+        wait_op=trace.ops["name"].gather(both["op"]),
     )
     waited = cut(union(both), union(pieces))
     return waited.sort("start_ns").join_asof(evidence, left_on="start_ns", right_on="at_ns").drop("at_ns")
@@ -354,7 +353,7 @@ def _pay_debt(host: pl.DataFrame, waited: pl.DataFrame) -> pl.DataFrame:
             "cause": [r.cause for r in rows],
             "basis": [r.basis for r in rows],
         },
-        schema_overrides={"state": pl.Int32},
+        schema={"state": pl.Int32, "wall": pl.Categorical, "cause": pl.Categorical, "basis": pl.Categorical},
     )
     columns = ["name", "op_name", "activity", "start_ns", "end_ns", "wall", "cause", "basis"]
     unpaid_rows = rest.join(lookup, on="state", maintain_order="left").select(columns)

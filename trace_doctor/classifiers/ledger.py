@@ -97,10 +97,12 @@ def _gap_charges(segments: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     return cut(segments, spans, keep=["number"]).select(
         pl.lit(IDLE, pl.Int32).alias("class"),
         "number",
-        pl.col("wall", "cause", "basis").cast(pl.Categorical),
+        "wall",
+        "cause",
+        "basis",
         (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64).alias("time_ns"),
-        pl.col("name").cast(pl.Categorical),
-        op=pl.col("op_name").cast(pl.Categorical),
+        "name",
+        op="op_name",
         activity="activity",
         start_ns="start_ns",
     )
@@ -135,7 +137,7 @@ def partition(timeline: Timeline) -> Partition:
 def model_error_ns(account: Account) -> float:
     """Time that FLOPs and peak miss, but of Winograd and FFT convolutions, which do less than is counted."""
     honest = account.tensor.filter("multiplies_less")["activity"]
-    errors = account.charges.filter(pl.col("cause").cast(pl.String) == charges.MODEL_ERROR.cause)
+    errors = account.charges.filter(pl.col("cause") == charges.MODEL_ERROR.cause)
     return float(errors.filter(~pl.col("activity").is_in(honest.implode()).fill_null(value=False))["time_ns"].sum())
 
 

@@ -98,8 +98,12 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
+SAID = ["number", "wall", "cause", "time_ns", "name", "op", "start_ns", "duration_ns", "is_idle"]
+"""What findings say of the losses they claim."""
+
+
 class Found(NamedTuple):
-    """A draft with the GPU and the rule that it comes from."""
+    """A draft with the GPU and the rule that it comes from; of its claims only what is said, of the case no losses."""
 
     code: str
     draft: Draft
@@ -136,13 +140,12 @@ def _is_one(code: str, patterns: Sequence[str]) -> bool:
 
 def examine(analysis: Analysis, rules: Sequence[Rule], limits: Limits) -> list[Found]:
     """What the rules find on one GPU; each sees what those before it left."""
-    # a draft keeps the whole case, not what was left of it: that would be a frame more for every draft
-    whole, found = case_of(analysis, limits), []
-    case = whole
+    case, found = case_of(analysis, limits), []
+    plain = case._replace(losses=case.losses.clear())  # what is kept for each draft must be small
     for rule in rules:
         if all(need.is_met(analysis) for need in rule.needs):
             for draft in rule.find(case):
-                found.append(Found(rule.code, draft, whole))
+                found.append(Found(rule.code, draft._replace(claims=draft.claims.select(SAID)), plain))
                 case = case.without(draft.claims)
     return found
 
