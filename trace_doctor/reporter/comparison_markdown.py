@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from trace_doctor.comparison import Comparison
 from trace_doctor.reporter import text
-from trace_doctor.reporter.comparison_view import ComparisonView, Table, view
-from trace_doctor.reporter.markdown import BELOW_BYTES, Block, code, escape, fitted, folded, table
+from trace_doctor.reporter.comparison_view import ComparisonView, view
+from trace_doctor.reporter.markdown import BELOW_BYTES, Block, drawn, escape, fitted
+from trace_doctor.reporter.tables import Table
 
 MARKER = "<!-- trace-doctor:compare -->"
 """First line: whoever updates a comment finds it by this."""
@@ -17,7 +18,7 @@ def render(comparison: Comparison, *, below_bytes: int = BELOW_BYTES) -> str:
     blocks = [
         Block("", [MARKER, f"## {escape(shown.headline)}", "", f"**{escape(shown.subject)}**", ""]),
         Block("", [line for sentence in shown.sentences for line in (escape(sentence), "")]),
-        *(Block(one.title, _table(one), _rank(place, one)) for place, one in enumerate(shown.tables)),
+        *(Block(one.title, drawn(one), _rank(place, one)) for place, one in enumerate(shown.tables)),
         Block("the notes", _notes(shown), 1),
     ]
     return text.plain(fitted(blocks, below_bytes))
@@ -25,16 +26,6 @@ def render(comparison: Comparison, *, below_bytes: int = BELOW_BYTES) -> str:
 
 def _rank(place: int, one: Table) -> int:
     return 9 if one.is_detail else 1 + place
-
-
-def _table(one: Table) -> list[str]:
-    rows = [
-        [code(cell) if place in one.names and cell else escape(cell) for place, cell in enumerate(row)]
-        for row in one.rows
-    ]
-    lines = [*table(one.header, rows, right=one.right), ""]
-    lines += [f"_{escape(one.more)}._", ""] if one.more else []
-    return folded(one.title, lines) if one.is_detail else [f"### {escape(one.title)}", "", *lines]
 
 
 def _notes(shown: ComparisonView) -> list[str]:

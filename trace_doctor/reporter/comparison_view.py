@@ -13,29 +13,15 @@ from typing import NamedTuple
 from trace_doctor.comparison import Change, Comparison, Difference, FindingChange, GateResult
 from trace_doctor.report import Report
 from trace_doctor.reporter import text
+from trace_doctor.reporter.tables import LONGEST_NAME, Table
 
 MOST_ROWS = 12
 MOST_EXPLANATIONS = 3
 MOST_KERNELS = 15
-LONGEST_NAME = 60
 NOTHING_SHARE = 0.0005
 """Changes below this share of a step are not worth a word."""
 UNEQUALLY_KNOWN = 0.1
 RESULTS = {"pass": "pass", "fail": "FAIL", "inconclusive": "inconclusive"}
-
-
-class Table(NamedTuple):
-    """A table whose cells are plain text; `names` are the columns of names from a trace, `right` those of numbers."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    right: frozenset[int] = frozenset()
-    names: frozenset[int] = frozenset()
-    is_detail: bool = False
-    """Folded where a format can fold, and left out first."""
-    more: str | None = None
-    """What was left out."""
 
 
 class ComparisonView(NamedTuple):

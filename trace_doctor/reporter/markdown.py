@@ -10,6 +10,7 @@ from typing import NamedTuple
 from trace_doctor.report import Report
 from trace_doctor.reporter import text
 from trace_doctor.reporter.cards import Card, Remark
+from trace_doctor.reporter.tables import Table
 from trace_doctor.reporter.view import Cause, View, view
 
 MARKER = "<!-- trace-doctor -->"
@@ -49,6 +50,7 @@ def render(report: Report, *, below_bytes: int = BELOW_BYTES) -> str:
         *(Block("findings in one line", _remarks(title, remarks, shown), 5) for title, remarks in shown.lists),
         Block("the numbers", _numbers(shown), 1),
         Block("the steps", folded("Steps", _bullets(shown.steps)), 6),
+        Block("the table of kernels", drawn(shown.kernels) if shown.kernels.rows else [], 7),
         Block("the table of GPUs", _gpus(shown), 8),
         Block("the ledger", _causes(shown), 3),
         Block("kernels and ops of the ledger", _contributors(shown.causes, shown), 9),
@@ -111,6 +113,17 @@ def folded(title: str, lines: list[str], *, is_open: bool = False) -> list[str]:
     """Lines behind a title that opens on a click."""
     opening = "<details open>" if is_open else "<details>"
     return [f"{opening}<summary>{title}</summary>", "", *lines, "", "</details>", ""] if lines else []
+
+
+def drawn(one: Table) -> list[str]:
+    """A table below its title, folded where it is a detail."""
+    rows = [
+        [code(cell) if place in one.names and cell else escape(cell) for place, cell in enumerate(row)]
+        for row in one.rows
+    ]
+    lines = [*table(one.header, rows, right=one.right), ""]
+    lines += [f"_{escape(one.more)}._", ""] if one.more else []
+    return folded(one.title, lines) if one.is_detail else [f"### {escape(one.title)}", "", *lines]
 
 
 def _paragraph(line: str | None) -> list[str]:

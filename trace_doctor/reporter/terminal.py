@@ -14,6 +14,7 @@ from trace_doctor.report import Report
 from trace_doctor.reporter import text
 from trace_doctor.reporter.cards import Card
 from trace_doctor.reporter.numbers import Number
+from trace_doctor.reporter.tables import Table
 from trace_doctor.reporter.view import Bar, Cause, View, view
 
 WIDTH = 80
@@ -23,6 +24,9 @@ LABEL = 20
 POINTS = 8
 TIME = 11
 CARD = 18
+NARROWEST_NAME = 12
+BETWEEN = 2
+"""Columns of a table."""
 LABEL_OF_NUMBER = 22
 VALUE = 14
 OP_SHARE = 0.6
@@ -91,6 +95,8 @@ def _lines(shown: View, width: int) -> Iterator[Text]:
         yield from _number(number, width)
     yield from _paragraphs(shown.steps, width)
     yield from _gpus(shown, width)
+    if shown.kernels.rows:
+        yield from table(shown.kernels, width)
     if shown.causes:
         yield from _heading("Ledger: the largest causes", shown, width)
         for place, cause in enumerate(shown.causes, 1):
@@ -223,3 +229,36 @@ def _gpus(shown: View, width: int) -> Iterator[Text]:
         ]
         yield Text("  " + "  ".join(cells), "" if place else "dim")
     yield from _paragraphs((shown.more_gpus,), width)
+
+
+def table(one: Table, width: int) -> Iterator[Text]:
+    """A table below its title, cells cut so that it fits."""
+    yield Text()
+    yield Text(one.title, "bold")
+    rows = [one.header, *one.rows]
+    widths = _widths(one, width - 2)
+    for place, row in enumerate(rows):
+        line = Text("  ")
+        for column, (cell, cells) in enumerate(zip(row, widths, strict=True)):
+            shown = text.clip(cell, cells) if column in one.names else cell
+            part = Text(shown, "dim" if place == 0 else "bold red" if cell == "FAIL" else "")
+            part.truncate(cells, overflow="ellipsis")
+            part.align("right" if column in one.right else "left", cells)
+            line.append_text(part)
+            line.append("" if column == len(widths) - 1 else " " * BETWEEN)
+        yield line
+    if one.more:
+        yield Text(f"  {one.more}", "dim")
+
+
+def _widths(one: Table, width: int) -> list[int]:
+    """Columns as wide as their longest cell; names give way, then the widest of the rest, until the row fits."""
+    rows = [one.header, *one.rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(one.header))]
+    while sum(widths) + BETWEEN * (len(widths) - 1) > width:
+        wide = [column for column in one.names if widths[column] > NARROWEST_NAME]
+        column = max(wide or range(len(widths)), key=lambda column: widths[column])
+        if widths[column] <= 1:
+            break
+        widths[column] -= 1
+    return widths

@@ -17,6 +17,7 @@ from trace_doctor.report import WALLS, Gpu, LedgerRow, Report, Wall
 from trace_doctor.reporter import text, verdict
 from trace_doctor.reporter.cards import Findings, Remark, findings
 from trace_doctor.reporter.numbers import Number, numbers, steps
+from trace_doctor.reporter.tables import Table, kernels
 from trace_doctor.reporter.text import Column
 
 SMALLEST_POINTS = 1.0
@@ -85,6 +86,7 @@ class View(NamedTuple):
     gpu_header: tuple[str, ...]
     gpus: tuple[tuple[str, ...], ...]
     more_gpus: str | None
+    kernels: Table
     causes: tuple[Cause, ...]
     more_causes: str | None
     notes: tuple[str, ...]
@@ -93,7 +95,7 @@ class View(NamedTuple):
 def view(report: Report) -> View:
     """The report in words, every string of the trace made harmless."""
     report = text.cleaned(report)
-    per_ns = step_ns(report)
+    per_ns, per = step_ns(report), "step" if report.window.step_time_ns.mean else "window"
     shown, rest = _causes(report)
     found = findings(report)
     return View(
@@ -102,7 +104,7 @@ def view(report: Report) -> View:
         verdict=verdict.sentences(report),
         next_step=verdict.next_step(report),
         waterfall="Where the time goes" + (", from the peak down to MFU" if report.metrics.mfu is not None else ""),
-        per="step" if report.window.step_time_ns.mean else "window",
+        per=per,
         column=text.column(per_ns),
         bars=_bars(report),
         findings=found,
@@ -111,7 +113,7 @@ def view(report: Report) -> View:
         steps=steps(report),
         gpu_header=(
             "GPU",
-            "step" if report.window.step_time_ns.mean else "window",
+            per,
             "MFU",
             "busy",
             "exposed comm.",
@@ -119,6 +121,7 @@ def view(report: Report) -> View:
         ),
         gpus=tuple(_gpu(gpu) for gpu in report.gpus[:MOST_GPUS]) if len(report.gpus) > 1 else (),
         more_gpus=_folded(report.gpus[MOST_GPUS:]),
+        kernels=kernels(report, text.column(per_ns), per, report.window.duration_ns / per_ns if per_ns else 1.0),
         causes=shown,
         more_causes=rest,
         notes=_notes(report),
