@@ -189,3 +189,19 @@ def test_idle_time_that_cant_be_believed_lowers_the_confidence() -> None:
     assert found["host-code"].confidence == "low: idle time can't be believed in this trace"
     assert found["untrusted-trace"].confidence == "high: kernels are missing"
     assert (found["untrusted-trace"].severity, found["untrusted-trace"].lost_ns) == ("info", 0)
+
+
+def test_work_is_believed_where_idle_time_is_not() -> None:
+    def optimizer_in_a_loop(run: Run) -> None:
+        with run.step(), run.range("Optimizer.step#AdamW.step", "user_annotation"):
+            for _ in range(60):
+                run.do(work.add([8], duration_ns=6 * US))  # and 3 us idle before each
+
+    (analysis,) = analyses_of(ran(optimizer_in_a_loop))
+    doubted = analysis._replace(window=replace(analysis.window, trust="poor", why=("kernels are missing",)))
+    found = registry.examine(doubted, RULES, Limits())
+    (one,) = registry.diagnose(
+        report_of(ran(optimizer_in_a_loop)), [doubted], Options(select=("unfused-optimizer",))
+    ).findings
+    assert found[0].code == one.code
+    assert one.confidence.startswith("high: ")

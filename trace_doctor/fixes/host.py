@@ -10,7 +10,6 @@ from trace_doctor.fixes.case import Case
 from trace_doctor.fixes.finding import Draft, largest
 from trace_doctor.report import Evidence
 
-ENOUGH_STEPS = 3
 MOSTLY = 0.5
 
 
@@ -58,7 +57,7 @@ def outlier_step(case: Case) -> Iterable[Draft]:
     spans = case.analysis.window.spans.filter(pl.col("device") == case.analysis.number)
     steps = spans.group_by("number").agg(length_ns=(pl.col("end_ns") - pl.col("start_ns")).sum()).sort("number")
     median = steps["length_ns"].median()
-    if len(steps) < ENOUGH_STEPS or not isinstance(median, (int, float)) or not median:
+    if not isinstance(median, (int, float)) or not median:
         return
     ratio = case.limits.outlier_ratio
     slow = steps.filter(pl.col("length_ns") > ratio * median)

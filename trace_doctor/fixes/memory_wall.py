@@ -133,7 +133,7 @@ def _memory_variant(case: Case, family: str) -> str:
 def recomputation(case: Case) -> Iterable[Draft]:
     """Forward work that runs again inside the backward pass: activation checkpointing."""
     again = pl.col("recompute").fill_null(value=False) & ~pl.col("is_idle")
-    claims = case.losses.filter((again | (pl.col("wall") == "recompute")) & ~_is_communication())
+    claims = case.losses.filter(again & ~_is_communication())
     if case.is_worth_saying(claims):
         yield Draft(
             claims,

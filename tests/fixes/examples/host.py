@@ -127,6 +127,13 @@ def no_step_is_typical(run: Run) -> None:
             run.host(pause_ms * MS)
 
 
+@spares("outlier-step")
+def one_step_waits_for_what_the_trace_does_not_tell(run: Run) -> None:
+    for number in range(1, 6):
+        with run.step():
+            run.launch(MATMUL.launches[0], delay_ns=5 * MS if number == 3 else 0)
+
+
 # of three steps: a copy of 1.2 us each; twice the return from the wait and 3 us of dispatch, and the return at the end
 @fires("host-synchronisation", lost_ns=(3 * 1_200 + 2 * (6 + 3) * US + 6 * US) // 3)
 def the_loss_is_read_each_step(run: Run) -> None:

@@ -52,6 +52,11 @@ def sixty_parameters_at_once(run: Run) -> None:
 
 
 @spares("unfused-optimizer")
+def sixty_parameters_beside_matmuls(run: Run) -> None:
+    _optimizer(*[work.add([8], duration_ns=2 * US)] * 60, *[work.mm(256, 256, 256)] * 20)(run)
+
+
+@spares("unfused-optimizer")
 def sixty_small_kernels_of_the_model(run: Run) -> None:
     with run.step():
         for _ in range(60):
@@ -85,13 +90,17 @@ SCORES = [4, 16, 1024, 1024]
 BY_PARTS = (work.mul(SCORES), work.softmax(SCORES), work.dropout(SCORES))
 
 
-@fires("unfused-attention", lost_ns=duration_ns(*BY_PARTS))
-def attention_by_parts(run: Run) -> None:
+def _between_matmuls(run: Run, *ops: work.Op) -> None:
     with run.step():
         run.do(work.bmm(64, 1024, 1024, 128))
-        for op in BY_PARTS:
+        for op in ops:
             run.do(op)
         run.do(work.bmm(64, 1024, 128, 1024))
+
+
+@fires("unfused-attention", lost_ns=duration_ns(*BY_PARTS))
+def attention_by_parts(run: Run) -> None:
+    _between_matmuls(run, *BY_PARTS)
 
 
 @spares("unfused-attention")
@@ -99,6 +108,16 @@ def attention_in_one_kernel(run: Run) -> None:
     with run.step():
         run.do(work.flash_forward(4, 16, 1024, 128))
         run.do(work.softmax(SCORES))
+
+
+@spares("unfused-attention")
+def a_product_without_softmax(run: Run) -> None:
+    _between_matmuls(run, work.mul(SCORES), work.dropout(SCORES))
+
+
+@spares("unfused-attention")
+def a_softmax_among_much_else(run: Run) -> None:
+    _between_matmuls(run, work.softmax(SCORES), *[work.mul(SCORES)] * 10)
 
 
 LOGITS = (8192, 50_304)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.fixes.build import fires, spares
 from tests.simulator import US, Run, work
 from tests.simulator.programs import MATMUL, MATMUL_NS
@@ -27,6 +29,13 @@ def large_kernels_one_by_one(run: Run) -> None:
             run.do(MATMUL)
 
 
+@spares("short-kernels")
+def kernels_of_25_us_in_a_full_queue(run: Run) -> None:
+    with run.step():
+        for _ in range(100):
+            run.do(work.mm(2048, 2048, 2048))
+
+
 # in each of two steps nine gaps of 7 us; before the first kernel of the first its call and latency, and of the second
 # what is left of the 9 us between launches
 @fires("cuda-graphs", lost_ns=((9 * 7 + 8) + (9 * 7 + 7)) * US // 2)
@@ -44,6 +53,14 @@ def other_kernels_in_each_step(run: Run) -> None:
         with run.step():
             for _ in range(10 + number):
                 run.do(SMALL)
+
+
+@spares("cuda-graphs")
+def other_grids_in_each_step(run: Run) -> None:
+    for blocks in (1, 2):
+        with run.step():
+            for _ in range(10):
+                run.do(replace(SMALL, launches=(replace(SMALL.launches[0], grid=(blocks, 1, 1)),)))
 
 
 @spares("cuda-graphs")
@@ -74,6 +91,11 @@ def python_breaks_the_graph(run: Run) -> None:
 @spares("graph-breaks")
 def one_compiled_function_is_called_twice(run: Run) -> None:
     _two_regions(run, "0/0", "0/0")
+
+
+@spares("graph-breaks")
+def functions_that_were_compiled_apart(run: Run) -> None:
+    _two_regions(run, "3/0", "1/0")
 
 
 @spares("graph-breaks")
