@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 
@@ -25,11 +26,26 @@ from trace_doctor.work import collectives, kernels, operators
 Progress = Callable[[int, int], None]
 
 
+class Diagnosis(NamedTuple):
+    """A report, and what it was made from."""
+
+    report: Report
+    analyses: tuple[Analysis, ...]
+    """One a GPU, in the order of `report.gpus`."""
+
+
 def analyze(paths: Sequence[str | Path], options: Options | None = None, *, progress: Progress | None = None) -> Report:
     """Analyse trace files, folders or globs: one report, a row a GPU.
 
     `progress` is called with bytes read and bytes in all. Raises TraceDoctorError where a file can't be read or holds no GPU activity.
     """
+    return diagnose(paths, options, progress=progress).report
+
+
+def diagnose(
+    paths: Sequence[str | Path], options: Options | None = None, *, progress: Progress | None = None
+) -> Diagnosis:
+    """The same as `analyze`, with what the report was made from."""
     options = mfu.with_model(options or Options())
     files = source.find([str(path) for path in paths])
     total = sum(file.stat().st_size for file in files)
@@ -38,7 +54,7 @@ def analyze(paths: Sequence[str | Path], options: Options | None = None, *, prog
         shift = _shifted(progress, done, total)
         analyses += examine(source.load(file, jobs=options.jobs, nsys=options.nsys, progress=shift), options)
         done += file.stat().st_size
-    return registry.diagnose(assemble(analyses, options), analyses, options)
+    return Diagnosis(registry.diagnose(assemble(analyses, options), analyses, options), tuple(analyses))
 
 
 def _shifted(progress: Progress | None, done: int, total: int) -> Progress | None:

@@ -74,7 +74,7 @@ def step_charges(analysis: Analysis, numbers: Sequence[int]) -> pl.DataFrame:
     A kernel that a step border cuts is charged to both steps, by the time it held in each.
     """
     return (
-        _charges_by_step(analysis)
+        charges_by_step(analysis)
         .filter(pl.col("number").is_in(numbers))
         .with_columns(pl.col("wall", "cause", "name").cast(pl.String))
         .group_by("number", "wall", "cause", "name")
@@ -89,7 +89,7 @@ def with_steps(rows: Sequence[LedgerRow], steps: Sequence[Step], analyses: Seque
         return list(rows)
     sums = pl.concat(
         [
-            _charges_by_step(a).group_by("number", "wall", "cause").agg(pl.col("time_ns").sum() / len(analyses))
+            charges_by_step(a).group_by("number", "wall", "cause").agg(pl.col("time_ns").sum() / len(analyses))
             for a in analyses
         ]
     ).with_columns(pl.col("wall", "cause").cast(pl.String))
@@ -101,7 +101,7 @@ def with_steps(rows: Sequence[LedgerRow], steps: Sequence[Step], analyses: Seque
     ]
 
 
-def _charges_by_step(analysis: Analysis) -> pl.DataFrame:
+def charges_by_step(analysis: Analysis) -> pl.DataFrame:
     """Every charge with its step: number, wall, cause, name, time_ns; those of a kernel that a border cuts in parts."""
     pieces = analysis.account.timeline.pieces.filter(pl.col("activity").is_duplicated())
     whole, parts = pl.col("exclusive_ns").sum().over("activity"), pl.len().over("activity")
