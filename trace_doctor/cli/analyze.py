@@ -9,12 +9,14 @@ import click
 
 from trace_doctor.cli.analysis import analysis_options, options_of, progress
 from trace_doctor.cli.gates import exit_code, gate_options, gates_of, today, waivers_of
-from trace_doctor.cli.options import SectionCommand
-from trace_doctor.cli.output import Drawn, output_of, output_options
+from trace_doctor.cli.options import SectionCommand, SectionOption
+from trace_doctor.cli.output import FORMATS, PERFETTO, Drawn, output_of, output_options
+from trace_doctor.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trace_doctor.classifiers.ledger import Analysis
     from trace_doctor.compare.gates import Gate, NewFinding
     from trace_doctor.compare.waivers import Waiver
     from trace_doctor.report import Report
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @gate_options
 @output_options
+@click.option(
+    "--overlay-only",
+    cls=SectionOption,
+    section="Report",
+    is_flag=True,
+    help="Of a timeline write trace-doctor's tracks alone, without the trace.",
+)
 @analysis_options
 @click.pass_context
 def analyze(
@@ -37,6 +46,7 @@ def analyze(
     outputs: tuple[str, ...],
     force: bool,  # noqa: FBT001
     colour: bool | None,  # noqa: FBT001
+    overlay_only: bool,  # noqa: FBT001
     quiet: bool,  # noqa: FBT001
     **chosen: Any,
 ) -> None:
@@ -45,15 +55,22 @@ def analyze(
     PATH is a trace of the PyTorch profiler (.json, .json.gz, .json.zst) or of Nsight Systems (.sqlite, .nsys-rep, a folder of Parquet
     or Arrow files), a folder of them, a glob, or '-' for stdin.
     """  # fmt: skip
-    output = output_of(format_, outputs, as_json=as_json, force=force, colour=colour)
+    output = output_of(format_, outputs, as_json=as_json, force=force, colour=colour, formats=(*FORMATS, PERFETTO))
+    has_timeline = output.wants(PERFETTO)
+    if overlay_only and not has_timeline:
+        msg = "--overlay-only is about the timeline, and none is written"
+        raise UsageError(msg, hint="add -o overlay.perfetto.json.gz")
     gates, waivers = gates_of(ctx, fail_on, has_base=False), waivers_of(chosen["config"])
     options = options_of(ctx, chosen)
 
     from trace_doctor import pipeline
 
     with progress(quiet=quiet) as advance:
-        report = pipeline.analyze(paths, options, progress=advance)
-    output.deliver(drawn(report))
+        if has_timeline:
+            report, analyses = pipeline.diagnose(paths, options, progress=advance)
+        else:
+            report, analyses = pipeline.analyze(paths, options, progress=advance), ()
+    output.deliver(drawn(report, analyses, overlay_only=overlay_only))
     if gates:
         ctx.exit(_judged(report, gates, waivers, allow_inconclusive=allow_inconclusive))
 
@@ -72,8 +89,9 @@ def _judged(
     return exit_code(results, can_compare=True, allow_inconclusive=allow_inconclusive)
 
 
-def drawn(report: Report) -> Drawn:
-    """The report in every format."""
+def drawn(report: Report, analyses: Sequence[Analysis], *, overlay_only: bool) -> Drawn:
+    """The report in every format; its timeline is drawn from the analyses."""
+    from trace_doctor.overlay import document
     from trace_doctor.report import to_json
     from trace_doctor.reporter import markdown, terminal
 
@@ -82,6 +100,7 @@ def drawn(report: Report) -> Drawn:
         content={
             "json": lambda: to_json(report),
             "markdown": lambda: markdown.render(report).encode(),
+            "perfetto": lambda: document.draw(report, analyses, alone=overlay_only),
             "terminal": lambda: terminal.render(report).encode(),
         },
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,13 +18,15 @@ Draw = Callable[..., str]
 """Draws a report for a terminal of some `width`, in some `colour` system, maybe `ascii_only`."""
 
 FORMATS = ("terminal", "markdown", "json")
+"""What every command that makes a report can write."""
+PERFETTO = "perfetto"
 STDOUT = "-"
 
 _output: Callable[..., Decorator] = partial(click.option, cls=SectionOption, section="Report")
 
 _OPTIONS: tuple[Decorator, ...] = (
     _output(
-        "-f", "--format", "format_", type=click.Choice(FORMATS), help="What to print on stdout.  [default: terminal]"
+        "-f", "--format", "format_", type=click.Choice((*FORMATS, PERFETTO)), help="What to print on stdout, or with --output how to write .json files.  [default: terminal]"
     ),
     _output("--json", "as_json", is_flag=True, help="The same as --format json."),
     _output(
@@ -33,7 +35,7 @@ _OPTIONS: tuple[Decorator, ...] = (
         "outputs",
         metavar="FILE",
         multiple=True,
-        help="Write the report to FILE: .json, .md, .markdown or .txt; '-' is stdout. May repeat.",
+        help="Write the report to FILE: .json, .md, .markdown, .txt, or .perfetto.json.gz for the timeline; '-' is stdout. May repeat.",
     ),
     _output("--force", is_flag=True, help="Overwrite files that are there."),
     _output(
@@ -49,8 +51,8 @@ class Drawn(NamedTuple):
     """A report in every format, each drawn when it is asked for."""
 
     terminal: Draw
-    content: dict[str, Callable[[], bytes]]
-    """By format, as a file holds it: UTF-8, no colour."""
+    content: Mapping[str, Callable[[], bytes | Iterable[bytes]]]
+    """By format, as a file holds it: UTF-8, no colour; in pieces where it may be large."""
 
 
 class Output(NamedTuple):
@@ -62,6 +64,10 @@ class Output(NamedTuple):
     """Formats by path."""
     force: bool
     colour: bool | None
+
+    def wants(self, format_: str) -> bool:
+        """Whether the report goes anywhere in this format."""
+        return format_ in (self.printed, *self.targets.values())
 
     def deliver(self, report: Drawn) -> None:
         """Write the files, then print."""
@@ -79,17 +85,30 @@ def output_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def output_of(
-    format_: str | None, outputs: Sequence[str], *, as_json: bool, force: bool, colour: bool | None
+    format_: str | None,
+    outputs: Sequence[str],
+    *,
+    as_json: bool,
+    force: bool,
+    colour: bool | None,
+    formats: Sequence[str] = FORMATS,
 ) -> Output:
-    """Where the report goes; raises before the work what would fail after it."""
+    """Where the report goes; raises before the work what would fail after it. `formats`: those that the command has."""
     if as_json and format_ not in (None, "json"):
         msg = f"--json and --format {format_} contradict each other"
         raise UsageError(msg, hint="give one of them")
     format_ = format_ or ("json" if as_json else None)
-    targets = {path: files.format_of(path) for path in outputs if path != STDOUT}
+    targets = {path: files.format_of(path, format_) for path in outputs if path != STDOUT}
     files.check(list(targets), force=force)
-    printed = format_ or ("terminal" if not outputs or STDOUT in outputs else None)
-    return Output(printed, targets, force, colour)
+    is_printed = not targets or STDOUT in outputs or (format_ is not None and format_ != PERFETTO)
+    output = Output((format_ or "terminal") if is_printed else None, targets, force, colour)
+    if output.wants(PERFETTO) and PERFETTO not in formats:
+        msg = "a timeline can be written of an analysis only"
+        raise UsageError(msg, hint="trace-doctor analyze TRACE -o annotated.perfetto.json.gz")
+    if output.printed == PERFETTO and sys.stdout.isatty():
+        msg = "a timeline is nothing to read on a terminal"
+        raise UsageError(msg, hint="write it to a file: -o annotated.perfetto.json.gz")
+    return output
 
 
 def _print(report: Drawn, format_: str, *, colour: bool | None) -> None:
@@ -97,7 +116,7 @@ def _print(report: Drawn, format_: str, *, colour: bool | None) -> None:
     content = _for_terminal(report.terminal, colour=colour) if format_ == "terminal" else report.content[format_]()
     stdout = sys.stdout.buffer
     try:
-        stdout.write(content)
+        stdout.writelines([content] if isinstance(content, bytes) else content)
         stdout.flush()
     except BrokenPipeError:
         raise

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from gzip import GzipFile
 from pathlib import Path
 
 from trace_doctor.errors import OutputError, UsageError
 
-SUFFIXES = {".json": "json", ".md": "markdown", ".markdown": "markdown", ".txt": "terminal"}
+SUFFIXES = {
+    ".json": "json",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".txt": "terminal",
+    ".perfetto.json": "perfetto",
+    ".perfetto.json.gz": "perfetto",
+}
+"""Endings of files and their formats; of several that fit the longest counts."""
+PACKING = 4
+"""Level of gzip: traces hardly get smaller beyond it, only later."""
+AS_TRACE = {".json": "perfetto", ".json.gz": "perfetto"}
+"""What endings stand for as well where the format is asked for by name."""
 
 
-def format_of(path: str) -> str:
-    """The format that a file's suffix stands for: json, markdown or terminal. Raises UsageError for any other suffix."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
+def format_of(path: str, asked: str | None = None) -> str:
+    """The format that a file's suffix stands for, with the format asked for on the command line. Raises UsageError for any other suffix."""
+    known = SUFFIXES | AS_TRACE if asked == "perfetto" else SUFFIXES
+    name, suffix = Path(path).name.lower(), Path(path).suffix.lower()
+    fitting = [ending for ending in known if name.endswith(ending) and name != ending]
+    if not fitting:
         msg = (
             f"don't know which report to write into a file that ends in {suffix!r}"
             if suffix
             else "the file needs a suffix"
         )
         raise UsageError(msg, where=f"--output {path}", hint=f"end it in {', '.join(SUFFIXES)}, or use '-' for stdout")
-    return SUFFIXES[suffix]
+    return known[max(fitting, key=len)]
 
 
 def check(paths: Sequence[str], *, force: bool) -> None:
@@ -41,9 +56,10 @@ def check(paths: Sequence[str], *, force: bool) -> None:
             raise OutputError(msg, where=str(path), hint=f"mkdir -p {path.parent}")
 
 
-def write(path: str, content: bytes, *, force: bool = False) -> None:
+def write(path: str, content: bytes | Iterable[bytes], *, force: bool = False) -> None:
     """Write a file so that it is either whole or not there: into a neighbour first, then renamed over the name.
 
+    Content that comes in pieces is never held as a whole, and is packed where the name ends in .gz, the same bytes every time.
     Raises OutputError where the file exists and `force` is not set, or where the folder can't be written to.
     """
     check([path], force=force)
@@ -51,10 +67,23 @@ def write(path: str, content: bytes, *, force: bool = False) -> None:
     neighbour = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         try:
-            neighbour.write_bytes(content)
+            if isinstance(content, bytes):
+                neighbour.write_bytes(content)
+            else:
+                _stream(neighbour, content, packed=target.suffix.lower() == ".gz")
             neighbour.replace(target)
         finally:
             neighbour.unlink(missing_ok=True)
     except OSError as error:
         msg = f"can't be written: {error.strerror or error}"
         raise OutputError(msg, where=path, hint="free some space, or give a folder that you may write to") from error
+
+
+def _stream(path: Path, pieces: Iterable[bytes], *, packed: bool) -> None:
+    with path.open("wb") as file:
+        if not packed:
+            file.writelines(pieces)
+            return
+        with GzipFile("", "wb", PACKING, file, mtime=0) as out:
+            for piece in pieces:
+                out.write(piece)
