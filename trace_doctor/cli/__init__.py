@@ -24,6 +24,7 @@ COMMANDS = {
     "mfu": Entry(
         "trace_doctor.cli.mfu", "Compute the MFU of a run from its model and its throughput, without a trace."
     ),
+    "open": Entry("trace_doctor.cli.open", "Show a timeline in the Perfetto UI."),
     "explain": Entry("trace_doctor.cli.explain", "Explain a rule: what it sees, how, and what to do."),
     "rules": Entry("trace_doctor.cli.rules", "List the rules that findings come from."),
     "devices": Entry("trace_doctor.cli.devices", "List the GPUs whose peaks are known."),

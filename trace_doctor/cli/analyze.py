@@ -65,6 +65,10 @@ def analyze(
 
     from trace_doctor import pipeline
 
+    if has_timeline:
+        from trace_doctor.overlay import document
+
+        document.check(paths, alone=overlay_only)
     with progress(quiet=quiet) as advance:
         if has_timeline:
             report, analyses = pipeline.diagnose(paths, options, progress=advance)

@@ -26,7 +26,11 @@ _output: Callable[..., Decorator] = partial(click.option, cls=SectionOption, sec
 
 _OPTIONS: tuple[Decorator, ...] = (
     _output(
-        "-f", "--format", "format_", type=click.Choice((*FORMATS, PERFETTO)), help="What to print on stdout, or with --output how to write .json files.  [default: terminal]"
+        "-f",
+        "--format",
+        "format_",
+        type=click.Choice((*FORMATS, PERFETTO)),
+        help="What to print on stdout, or with --output how to write .json files.  [default: terminal]",
     ),
     _output("--json", "as_json", is_flag=True, help="The same as --format json."),
     _output(

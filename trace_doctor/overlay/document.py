@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trace_doctor.classifiers.ledger import Analysis
 from trace_doctor.errors import UsageError
+from trace_doctor.loaders import source
 from trace_doctor.overlay import original, timeline
 from trace_doctor.overlay.events import SEPARATOR
 from trace_doctor.overlay.tracks import Shown, tracks
@@ -29,7 +30,7 @@ def draw(
 
     Raises UsageError where several traces went into the report: their processes can't stand beside each other in one file.
     """
-    check(len(report.sources), alone=alone)
+    _refuse_several(len(report.sources), alone=alone)
     ours = tracks(report, analyses, shown)
     if alone:
         return _framed(ALONE, ours)
@@ -40,8 +41,12 @@ def draw(
     return _framed(timeline.header(trace), chain(timeline.timeline(trace), ours))
 
 
-def check(traces: int, *, alone: bool) -> None:
+def check(paths: Sequence[str], *, alone: bool) -> None:
     """Raise what `draw` would, before the work."""
+    _refuse_several(len(source.find(paths)), alone=alone)
+
+
+def _refuse_several(traces: int, *, alone: bool) -> None:
     if traces > 1 and not alone:
         msg = f"tracks are added to one trace, and {traces:,} were given"
         raise UsageError(msg, hint="give one file, or --overlay-only for the tracks of all of them without the traces")

@@ -73,10 +73,13 @@ def _each(texts: pl.Series, make: Callable[[str], str]) -> pl.Series:
 
 def microseconds(time_ns: pl.Expr, ps: pl.Expr | None = None) -> pl.Expr:
     """A time in ns, and ps beyond it, as JSON text in µs: exact, which a float64 would not be."""
-    rest = (time_ns.abs() % 1_000).cast(pl.String).str.zfill(3)
-    finer = [] if ps is None else [ps.cast(pl.String).str.zfill(3)]
-    sign = pl.when(time_ns < 0).then(pl.lit("-")).otherwise(pl.lit(""))
-    return pl.concat_str([sign, (time_ns.abs() // 1_000).cast(pl.String), pl.lit("."), rest, *finer])
+    is_before_zero = time_ns < 0
+    borrowed = is_before_zero & (ps > 0) if ps is not None else pl.lit(value=False)
+    size_ns = time_ns.abs() - borrowed.cast(pl.Int64)
+    digits = [(size_ns // 1_000).cast(pl.String), pl.lit("."), (size_ns % 1_000).cast(pl.String).str.zfill(3)]
+    if ps is not None:
+        digits.append(pl.when(borrowed).then(1_000 - ps).otherwise(ps).cast(pl.String).str.zfill(3))
+    return pl.concat_str(pl.when(is_before_zero).then(pl.lit("-")).otherwise(pl.lit("")), *digits)
 
 
 def _microseconds(time_ns: int) -> str:

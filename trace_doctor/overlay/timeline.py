@@ -48,10 +48,11 @@ _SLICE: Fields = {
 def header(trace: Trace) -> bytes:
     """The keys before the events: devices and rank."""
     meta = trace.meta
-    properties = [
+    properties: list[dict[str, object]] = [
         {"id": number, "name": info.name, "totalGlobalMem": info.memory_bytes, "numSms": info.multiprocessors}
         for number, info in enumerate(meta.devices)
     ]
+    properties += [{"id": number} for number in range(len(properties), meta.node_devices or 0)]
     distributed = {"rank": meta.rank, "world_size": meta.world_size}
     fields = {"schemaVersion": 1, "deviceProperties": properties, "displayTimeUnit": "ms"}
     return msgspec.json.encode({**fields, **({"distributedInfo": distributed} if meta.rank is not None else {})})
