@@ -24,6 +24,8 @@ class Line(NamedTuple):
     label: str
     words: str
     is_code: bool = False
+    language: str = ""
+    """Of code, where it is known."""
 
 
 class Card(NamedTuple):
@@ -96,7 +98,12 @@ def _card(finding: Finding, report: Report) -> Card:
     if fix:
         lines += [
             Line("fix", fix.summary),
-            Line(f"in {fix.framework}" if fix.framework else "code", (fix.code or "").strip("\n"), is_code=True),
+            Line(
+                f"in {fix.framework}" if fix.framework else "code",
+                (fix.code or "").strip("\n"),
+                is_code=True,
+                language=fix.language or "",
+            ),
             Line("risk", fix.risk or ""),
             Line("check", fix.verify or ""),
         ]

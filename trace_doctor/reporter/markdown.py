@@ -160,7 +160,14 @@ def _card(place: int, card: Card, shown: View) -> list[str]:
     for line in card.lines:
         if line.is_code:
             fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", line.words)), default=0))
-            lines += [f"- **{escape(line.label)}:**", "", fence, *line.words.splitlines(), fence, ""]
+            lines += [
+                f"- **{escape(line.label)}:**",
+                "",
+                f"{fence}{line.language}",
+                *line.words.splitlines(),
+                fence,
+                "",
+            ]
         else:
             lines.append(f"- **{escape(line.label)}:** {escape(line.words)}")
     return folded(f"<b>{place}. {html(card.title)}</b>: {loss}", lines, is_open=place == 1)
