@@ -98,8 +98,8 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-SAID = ["number", "wall", "cause", "time_ns", "name", "op", "start_ns", "duration_ns", "is_idle"]
-"""What findings say of the losses they claim."""
+SAID = ["row", "number", "wall", "cause", "time_ns", "name", "op", "start_ns", "duration_ns", "is_idle"]
+"""What findings say of the losses they claim, and their rows, which prove that none is claimed twice."""
 
 
 class Found(NamedTuple):
