@@ -124,3 +124,9 @@ def test_a_broken_saved_report_is_no_traceback(run: Run, saved: Path) -> None:
     ran = run("compare", "broken.json", "slow.json")
     assert ran.code == 2
     assert "make it anew" in ran.err
+
+
+def test_a_comparison_has_no_page_and_says_so_before_the_work(run: Run) -> None:
+    ran = run("compare", "no-such-trace.json", "nor-this.json", "-f", "html")
+    assert ran.code == 2
+    assert "a page can be written of an analysis only" in ran.err

@@ -10,7 +10,14 @@ from trace_doctor.reporter import files
 
 @pytest.mark.parametrize(
     ("path", "name"),
-    [("a.json", "json"), ("b/A.MD", "markdown"), ("a.markdown", "markdown"), ("c.txt", "terminal")],
+    [
+        ("a.json", "json"),
+        ("b/A.MD", "markdown"),
+        ("a.markdown", "markdown"),
+        ("r.html", "html"),
+        ("r.HTM", "html"),
+        ("c.txt", "terminal"),
+    ],
 )
 def test_the_suffix_says_the_format(path: str, name: str) -> None:
     assert files.format_of(path) == name

@@ -10,7 +10,7 @@ import click
 from trace_doctor.cli.analysis import analysis_options, options_of, progress
 from trace_doctor.cli.gates import exit_code, gate_options, gates_of, today, waivers_of
 from trace_doctor.cli.options import SectionCommand, SectionOption
-from trace_doctor.cli.output import FORMATS, PERFETTO, Drawn, output_of, output_options
+from trace_doctor.cli.output import FORMATS, HTML, PERFETTO, Drawn, output_of, output_options
 from trace_doctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ def analyze(
     PATH is a trace of the PyTorch profiler (.json, .json.gz, .json.zst) or of Nsight Systems (.sqlite, .nsys-rep, a folder of Parquet
     or Arrow files), a folder of them, a glob, or '-' for stdin.
     """  # fmt: skip
-    output = output_of(format_, outputs, as_json=as_json, force=force, colour=colour, formats=(*FORMATS, PERFETTO))
+    output = output_of(
+        format_, outputs, as_json=as_json, force=force, colour=colour, formats=(*FORMATS, HTML, PERFETTO)
+    )
     has_timeline = output.wants(PERFETTO)
     if overlay_only and not has_timeline:
         msg = "--overlay-only is about the timeline, and none is written"
@@ -97,13 +99,14 @@ def drawn(report: Report, analyses: Sequence[Analysis], *, overlay_only: bool) -
     """The report in every format; its timeline is drawn from the analyses."""
     from trace_doctor.overlay import document
     from trace_doctor.report import to_json
-    from trace_doctor.reporter import markdown, terminal
+    from trace_doctor.reporter import html, markdown, terminal
 
     return Drawn(
         terminal=partial(terminal.render, report),
         content={
             "json": lambda: to_json(report),
             "markdown": lambda: markdown.render(report).encode(),
+            "html": lambda: html.render(report).encode(),
             "perfetto": lambda: document.draw(report, analyses, alone=overlay_only),
             "terminal": lambda: terminal.render(report).encode(),
         },

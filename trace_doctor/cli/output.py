@@ -19,7 +19,9 @@ Draw = Callable[..., str]
 
 FORMATS = ("terminal", "markdown", "json")
 """What every command that makes a report can write."""
-PERFETTO = "perfetto"
+HTML, PERFETTO = "html", "perfetto"
+OF_ANALYSES = {PERFETTO: ("a timeline", "annotated.perfetto.json.gz"), HTML: ("a page", "report.html")}
+"""What only an analysis can be written as, with a name for the file."""
 STDOUT = "-"
 
 _output: Callable[..., Decorator] = partial(click.option, cls=SectionOption, section="Report")
@@ -29,7 +31,7 @@ _OPTIONS: tuple[Decorator, ...] = (
         "-f",
         "--format",
         "format_",
-        type=click.Choice((*FORMATS, PERFETTO)),
+        type=click.Choice((*FORMATS, *OF_ANALYSES)),
         help="What to print on stdout, or with --output how to write .json files.  [default: terminal]",
     ),
     _output("--json", "as_json", is_flag=True, help="The same as --format json."),
@@ -39,7 +41,7 @@ _OPTIONS: tuple[Decorator, ...] = (
         "outputs",
         metavar="FILE",
         multiple=True,
-        help="Write the report to FILE: .json, .md, .markdown, .txt, or .perfetto.json.gz for the timeline; '-' is stdout. May repeat.",
+        help="Write the report to FILE: .json, .html, .md, .txt, or .perfetto.json.gz for the timeline; '-' is stdout. May repeat.",
     ),
     _output("--force", is_flag=True, help="Overwrite files that are there."),
     _output(
@@ -106,9 +108,10 @@ def output_of(
     files.check(list(targets), force=force)
     is_printed = not targets or STDOUT in outputs or (format_ is not None and format_ != PERFETTO)
     output = Output((format_ or "terminal") if is_printed else None, targets, force, colour)
-    if output.wants(PERFETTO) and PERFETTO not in formats:
-        msg = "a timeline can be written of an analysis only"
-        raise UsageError(msg, hint="trace-doctor analyze TRACE -o annotated.perfetto.json.gz")
+    for name, (what, file) in OF_ANALYSES.items():
+        if output.wants(name) and name not in formats:
+            msg = f"{what} can be written of an analysis only"
+            raise UsageError(msg, hint=f"trace-doctor analyze TRACE -o {file}")
     if output.printed == PERFETTO and sys.stdout.isatty():
         msg = "a timeline is nothing to read on a terminal"
         raise UsageError(msg, hint="write it to a file: -o annotated.perfetto.json.gz")

@@ -31,6 +31,7 @@ class Line(NamedTuple):
 class Card(NamedTuple):
     """A finding that is worth fixing."""
 
+    code: str
     wall: Wall
     title: str
     points: float
@@ -88,9 +89,9 @@ def _remark(finding: Finding) -> Remark:
 
 def _card(finding: Finding, report: Report) -> Card:
     """Cause, confidence, scope, evidence, fix, risk and check, always in this order."""
-    label, fix = text.WALLS[finding.wall].label, finding.fix
+    fix = finding.fix
     lines = [
-        Line("cause", label if finding.cause == label else f"{label}: {finding.cause}"),
+        Line("cause", text.cause(finding.wall, finding.cause)),
         Line("confidence", finding.confidence),
         Line("where", where(finding.scope, report)),
         *(Line("seen", seen(evidence)) for evidence in finding.evidence[:MOST_EVIDENCE]),
@@ -109,6 +110,7 @@ def _card(finding: Finding, report: Report) -> Card:
         ]
     lines.append(Line("more", f"trace-doctor explain {finding.code}"))
     return Card(
+        code=finding.code,
         wall=finding.wall,
         title=text.clip(finding.title, LONGEST_TITLE),
         points=finding.mfu_points,

@@ -13,6 +13,8 @@ SUFFIXES = {
     ".json": "json",
     ".md": "markdown",
     ".markdown": "markdown",
+    ".html": "html",
+    ".htm": "html",
     ".txt": "terminal",
     ".perfetto.json": "perfetto",
     ".perfetto.json.gz": "perfetto",

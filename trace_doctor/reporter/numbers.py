@@ -153,6 +153,5 @@ def _slow(step: Step, report: Report) -> str:
 def _change(row: StepDifference) -> str:
     change_ns = row.time_ns - row.median_ns
     name = f" ({text.clip(text.kernel(row.name), LONGEST_NAME)})" if row.name else ""
-    label = text.WALLS[row.wall].label
-    cause = label if row.cause == label else f"{label}: {text.clip(row.cause, LONGEST_NAME)}"
+    cause = text.cause(row.wall, text.clip(row.cause, LONGEST_NAME))
     return f"{text.duration(abs(change_ns))} {'more' if change_ns > 0 else 'less'} {cause}{name}"

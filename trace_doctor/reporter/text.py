@@ -209,6 +209,12 @@ def _demangled(name: str) -> str:
     return found or name
 
 
+def cause(wall: Wall, name: str) -> str:
+    """A cause with its wall before it: "memory wall: softmax"."""
+    label = WALLS[wall].label
+    return label if name == label else f"{label}: {name}"
+
+
 def number(value: float, significant: int = 3) -> str:
     """Three significant digits, never an exponent below a million: 0.52, 35.2, 989, 12,900."""
     if value == 0:

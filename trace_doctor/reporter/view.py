@@ -188,13 +188,12 @@ def _causes(report: Report) -> tuple[tuple[Cause, ...], str | None]:
 
 
 def _cause(report: Report, row: LedgerRow) -> Cause:
-    label = text.WALLS[row.wall].label
     used = sum(step.used for step in report.window.steps) or 1
     per_window = report.window.duration_ns or 1
     ranked = sorted(row.top, key=lambda top: -abs(top.time_ns))[:MOST_TOPS]
     return Cause(
         wall=row.wall,
-        title=label if row.cause == label else text.clip(f"{label}: {row.cause}", LONGEST_TITLE),
+        title=text.clip(text.cause(row.wall, row.cause), LONGEST_TITLE),
         basis=row.basis,
         meaning=text.MEANINGS.get(row.cause, ""),
         points=row.mfu_points,
