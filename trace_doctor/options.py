@@ -90,6 +90,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of one step of the whole job."""
     world_size: int | None = None
     """GPUs of the job; null: as the trace says, else those in the files."""
+    gpus: int | None = None
+    """GPUs that a post-mortem counts the cost of; null: the world size, else those in the files."""
+    gpu_hour_price: float | None = None
+    """Money for one GPU and hour, in whatever currency."""
     kernel_patterns: str | None = None
     """TOML file whose patterns come before the built-in ones."""
     jobs: int | None = None

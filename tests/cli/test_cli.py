@@ -360,3 +360,13 @@ def test_every_flag_is_in_the_reference() -> None:
 def test_the_reports_of_a_run_are_the_same_bytes(run: Run) -> None:
     assert run("analyze", "t.json", "--json").out == run("analyze", "t.json", "--json").out
     assert json.loads(run("analyze", "t.json", "--json").out)["schema_version"] == "1.0"
+
+
+def test_a_post_mortem_is_a_markdown_document(run: Run, tmp_path: Path) -> None:
+    start = "<!-- trace-doctor post-mortem -->\n"
+    assert run("analyze", "t.json", "--post-mortem").out.startswith(start)
+    files = [str(tmp_path / name) for name in ("p.md", "r.json")]
+    assert run("analyze", "t.json", "--post-mortem", "-o", files[0], "-o", files[1]) == (0, "", "")
+    assert [Path(file).read_text().startswith(start) for file in files] == [True, False]
+    ran = run("analyze", "t.json", "--post-mortem", "--json")
+    assert (ran.code, "--post-mortem is a Markdown document, and none is written" in ran.err) == (2, True)

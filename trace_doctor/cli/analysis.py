@@ -35,6 +35,7 @@ _window = partial(_setting, "Steps")
 _hardware = partial(_setting, "Hardware")
 _work = partial(_setting, "FLOPs")
 _rules = partial(_setting, "Findings")
+_cost = partial(_setting, "Cost")
 _run: Callable[..., Decorator] = partial(click.option, cls=SectionOption, section="Running")
 _threshold = partial(_setting, "Thresholds of the accounting", table="thresholds")
 
@@ -123,6 +124,15 @@ _OPTIONS: tuple[Decorator, ...] = (
         metavar="CODE",
         shell_complete=complete_codes,
         help="Don't run these rules: a code or a glob. May repeat.",
+    ),
+    _cost(
+        "--gpus",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="GPUs that a post-mortem counts.  [default: --world-size, else those in the traces]",
+    ),
+    _cost(
+        "--gpu-hour-price", type=click.FloatRange(min=0, min_open=True), metavar="MONEY", help="Of one GPU for an hour."
     ),
     _setting(
         "Running",

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 @gate_options
 @output_options
 @click.option(
+    "--post-mortem",
+    cls=SectionOption,
+    section="Report",
+    is_flag=True,
+    help="Of Markdown write the post-mortem: what was slow and since when, proof, cost, fixes.  [alone: on stdout]",
+)
+@click.option(
     "--overlay-only",
     cls=SectionOption,
     section="Report",
@@ -47,6 +54,7 @@ def analyze(
     force: bool,  # noqa: FBT001
     colour: bool | None,  # noqa: FBT001
     overlay_only: bool,  # noqa: FBT001
+    post_mortem: bool,  # noqa: FBT001
     quiet: bool,  # noqa: FBT001
     **chosen: Any,
 ) -> None:
@@ -56,8 +64,17 @@ def analyze(
     or Arrow files), a folder of them, a glob, or '-' for stdin.
     """  # fmt: skip
     output = output_of(
-        format_, outputs, as_json=as_json, force=force, colour=colour, formats=(*FORMATS, HTML, PERFETTO)
+        format_,
+        outputs,
+        as_json=as_json,
+        force=force,
+        colour=colour,
+        formats=(*FORMATS, HTML, PERFETTO),
+        default="markdown" if post_mortem else "terminal",
     )
+    if post_mortem and not output.wants("markdown"):
+        msg = "--post-mortem is a Markdown document, and none is written"
+        raise UsageError(msg, hint="add -o post-mortem.md")
     has_timeline = output.wants(PERFETTO)
     if overlay_only and not has_timeline:
         msg = "--overlay-only is about the timeline, and none is written"
@@ -76,7 +93,7 @@ def analyze(
             report, analyses = pipeline.diagnose(paths, options, progress=advance)
         else:
             report, analyses = pipeline.analyze(paths, options, progress=advance), ()
-    output.deliver(drawn(report, analyses, overlay_only=overlay_only))
+    output.deliver(drawn(report, analyses, post_mortem=post_mortem, overlay_only=overlay_only))
     if gates:
         ctx.exit(_judged(report, gates, waivers, allow_inconclusive=allow_inconclusive))
 
@@ -95,17 +112,19 @@ def _judged(
     return exit_code(results, can_compare=True, allow_inconclusive=allow_inconclusive)
 
 
-def drawn(report: Report, analyses: Sequence[Analysis], *, overlay_only: bool) -> Drawn:
+def drawn(report: Report, analyses: Sequence[Analysis], *, post_mortem: bool, overlay_only: bool) -> Drawn:
     """The report in every format; its timeline is drawn from the analyses."""
     from trace_doctor.overlay import document
     from trace_doctor.report import to_json
     from trace_doctor.reporter import html, markdown, terminal
+    from trace_doctor.reporter import post_mortem as template
 
+    document_of = template.render if post_mortem else markdown.render
     return Drawn(
         terminal=partial(terminal.render, report),
         content={
             "json": lambda: to_json(report),
-            "markdown": lambda: markdown.render(report).encode(),
+            "markdown": lambda: document_of(report).encode(),
             "html": lambda: html.render(report).encode(),
             "perfetto": lambda: document.draw(report, analyses, alone=overlay_only),
             "terminal": lambda: terminal.render(report).encode(),

@@ -98,8 +98,12 @@ def output_of(
     force: bool,
     colour: bool | None,
     formats: Sequence[str] = FORMATS,
+    default: str = "terminal",
 ) -> Output:
-    """Where the report goes; raises before the work what would fail after it. `formats`: those that the command has."""
+    """Where the report goes; raises before the work what would fail after it.
+
+    `formats`: those that the command has; `default`: that of stdout.
+    """
     if as_json and format_ not in (None, "json"):
         msg = f"--json and --format {format_} contradict each other"
         raise UsageError(msg, hint="give one of them")
@@ -107,7 +111,7 @@ def output_of(
     targets = {path: files.format_of(path, format_) for path in outputs if path != STDOUT}
     files.check(list(targets), force=force)
     is_printed = not targets or STDOUT in outputs or (format_ is not None and format_ != PERFETTO)
-    output = Output((format_ or "terminal") if is_printed else None, targets, force, colour)
+    output = Output((format_ or default) if is_printed else None, targets, force, colour)
     for name, (what, file) in OF_ANALYSES.items():
         if output.wants(name) and name not in formats:
             msg = f"{what} can be written of an analysis only"
