@@ -52,12 +52,16 @@ def test_memory_efficient_attention_is_called_so_on_every_gpu() -> None:
 def test_the_slowest_shape_is_named_in_the_fix() -> None:
     fix = findings(ran(examples.the_vocabulary_is_odd))["badly-shaped-matmul"].fix
     assert fix is not None
-    assert "Slowest shape: [[4096, 1024], [1024, 50257]]" in fix.summary
+    assert "Slowest shape: [[4096, 1024], [1024, 50257]]; to try: pad 50257 to 50304" in fix.summary
 
 
 def test_the_evidence_is_the_matmul_itself() -> None:
     run = ran(examples.the_vocabulary_is_odd)
-    (evidence,) = findings(run)["badly-shaped-matmul"].evidence
+    shape, evidence = findings(run)["badly-shaped-matmul"].evidence
+    assert (shape.kind, shape.count) == ("shape", 1)
+    assert shape.name == (
+        "[[4096, 1024], [1024, 50257]]: a dimension of 50257 is no multiple of 8; pad 50257 to 50304"
+    )
     assert (evidence.kind, evidence.step, evidence.count) == ("activity", 1, 1)
     assert evidence.duration_ns == run.ran[0].end_ns - run.ran[0].start_ns
     assert evidence.name.startswith("aten::mm")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import polars as pl
 
 from trace_doctor.classifiers.intervals import cut, union
+from trace_doctor.fixes import matmul_shape
 from trace_doctor.fixes.case import Case
 from trace_doctor.fixes.finding import Draft, largest
 from trace_doctor.hardware import devices
@@ -22,13 +23,6 @@ NEWER_THAN_FLASH_2 = {9: "hopper", 10: "blackwell"}
 """Major compute capabilities whose tensor cores FlashAttention 2 was not made for, and what their newer kernels are made for."""
 SINCE_FLASH_2 = 8
 """Major compute capability that FlashAttention 2 needs."""
-PERSISTENT = r"(?i)nvjet|sm(90|100)_|persistent|stream_?k"
-"""Kernels whose grid is the number of SMs whatever the shape."""
-ALIGNMENT = {"bf16": 8, "fp16": 8, "fp8": 16, "tf32": 4}
-"""Elements that a tensor core's operand rows should be a multiple of: 16 bytes."""
-UNALIGNED = r"align([124])(?!\d)"
-"""CUTLASS and cuBLAS name the alignment that the operands allowed, in elements."""
-FEW_TILES = 0.6
 BADLY = 0.5
 """A matmul below half of its roofline is slow for a reason."""
 GEMM_BOUND = 0.6
@@ -37,6 +31,11 @@ MOSTLY_BESIDE = 0.5
 ENOUGH_ALONE = 2
 CLEARLY = 1.1
 """Kernels of the same shape spread by a few percent anyway."""
+ENOUGH_LAUNCHES = 8
+BEST = 0.05
+"""Share of a kernel's launches that are its best."""
+UNEVEN = 1.15
+MOST_SHAPES = 3
 MATMULS = ("gemm", "grouped_gemm")
 """Families of tensor kernels that advice on the shape of matrices is for."""
 
@@ -152,74 +151,108 @@ def _slowed(case: Case) -> pl.DataFrame:
     )
 
 
-def badly_shaped_matmul(case: Case) -> Iterable[Draft]:
-    """Matmuls below the roofline with a reason that their shape or grid shows."""
-    losses = case.caused("below the roofline").filter(pl.col("family").cast(pl.String).is_in(MATMULS))
-    if not case.is_worth_saying(losses):
-        return
-    reasons = _reasons(case)
-    claims = losses.join(reasons, on="activity")
+def slower_than_its_best(case: Case) -> Iterable[Draft]:
+    """Tensor kernels whose usual launch takes clearly longer than the best launches of the same kernel on the same shapes."""
+    uneven = _uneven(case)
+    claims = (
+        case.caused("below the roofline")
+        .join(uneven.select("activity", "best_ns"), on="activity", maintain_order="left")
+        .with_columns(time_ns=pl.min_horizontal("time_ns", pl.col("duration_ns") - pl.col("best_ns")))
+        .filter(pl.col("time_ns") > 0)
+        .drop("best_ns")
+    )
     if case.is_worth_saying(claims):
-        top = claims.group_by("reason").agg(pl.col("time_ns").sum()).sort("time_ns", "reason")["reason"][-1]
+        took, best = float(uneven["duration_ns"].sum()), float(uneven["best_ns"].sum())
         yield Draft(
-            claims.drop("reason", "shape"),
-            "medium: shape and grid are recorded; how fast a better shape runs has to be tried",
-            words=largest(claims)
-            | {"reason": top, "shape": str(_most(claims.filter(pl.col("reason") == top), "shape") or "")},
+            claims,
+            "low: clocks are not recorded; power, heat, or another process on the GPU look the same",
+            words=largest(claims) | {"slower": f"{took / best - 1:.0%}"},
+            evidence=(
+                Evidence(
+                    kind="kernels",
+                    name="tensor kernels slower than their own best",
+                    rank=case.analysis.trace.meta.rank,
+                    count=len(uneven),
+                    duration_ns=round(took),
+                    numbers={"at_their_best_ms": round(best / 1e6, 3), "times_as_long": round(took / best, 2)},
+                ),
+            ),
         )
 
 
-def _reasons(case: Case) -> pl.DataFrame:
-    """Slow matmuls with a named reason: activity, reason, shape."""
+def _uneven(case: Case) -> pl.DataFrame:
+    """Tensor kernels with `best_ns`, the 5th percentile of the same kernels, where their median is clearly longer."""
+    same = ["name", "grid", "shape"]
+    runs = case.kernels.filter("tensor").select("activity", "name", "grid", "op_row", "duration_ns")
+    runs = runs.with_columns(shape=case.analysis.trace.ops["shapes"].gather(runs["op_row"]))
+    groups = (
+        runs.filter(pl.col("shape").is_not_null())
+        .group_by(same)
+        .agg(
+            pl.len(),
+            best_ns=pl.col("duration_ns").quantile(BEST, "nearest"),
+            median_ns=pl.col("duration_ns").median(),
+        )
+    )
+    slow = groups.filter((pl.col("len") >= ENOUGH_LAUNCHES) & (pl.col("median_ns") > UNEVEN * pl.col("best_ns")))
+    return runs.join(slow, on=same, nulls_equal=True).filter(pl.col("duration_ns") > pl.col("best_ns"))
+
+
+def badly_shaped_matmul(case: Case) -> Iterable[Draft]:
+    """Matmuls below the roofline with a reason that their shape or grid shows, and the shape to try."""
+    losses = case.caused("below the roofline").filter(pl.col("family").cast(pl.String).is_in(MATMULS))
+    if not case.is_worth_saying(losses):
+        return
+    claims = losses.join(_problems(case), on="activity")
+    if not case.is_worth_saying(claims):
+        return
+    by_problem = claims.group_by("reason", "attempt", "shape").agg(pl.col("time_ns").sum(), pl.len())
+    ranked = by_problem.sort(["time_ns", "reason", "shape"], descending=[True, False, False])
+    top = ranked.row(0, named=True)
+    yield Draft(
+        claims.drop("reason", "attempt", "shape"),
+        "medium: shape and grid are recorded; how fast a better shape runs has to be tried",
+        words=largest(claims) | {"reason": top["reason"], "attempt": top["attempt"], "shape": top["shape"] or ""},
+        evidence=tuple(
+            Evidence(
+                kind="shape",
+                name=f"{row['shape'] or 'shape not recorded'}: {row['reason']}; {row['attempt']}",
+                rank=case.analysis.trace.meta.rank,
+                count=row["len"],
+                numbers={"total_ms": round(row["time_ns"] / 1e6, 3)},
+            )
+            for row in ranked.head(MOST_SHAPES).iter_rows(named=True)
+        ),
+    )
+
+
+def _problems(case: Case) -> pl.DataFrame:
+    """Slow matmuls with a named reason: activity, reason, attempt (what to try), shape."""
     tensor = case.analysis.account.tensor
     slow = tensor.filter(
         pl.col("family").cast(pl.String).is_in(MATMULS) & (pl.col("ideal_ns") < BADLY * pl.col("duration_ns"))
     )
-    shapes = case.analysis.trace.ops["shapes"]
-    slow = slow.with_columns(shape=shapes.gather(slow["op_row"]).cast(pl.String))
+    slow = slow.with_columns(shape=case.analysis.trace.ops["shapes"].gather(slow["op_row"]))
+    kinds = ["name", "ran_in", "shape", "grid"]
+    distinct = slow.select(kinds).unique()
     processors = case.analysis.trace.meta.devices[case.analysis.number].multiprocessors
-    known = {text: _row_lengths(text) for text in slow["shape"].unique().drop_nulls()}
-    blocks = {text: _blocks(text) for text in slow["grid"].cast(pl.String).unique().drop_nulls()}
     rows = [
-        (activity, reason, shape)
-        for activity, name, dtype, shape, grid in slow.select(
-            "activity", pl.col("name").cast(pl.String), "ran_in", "shape", pl.col("grid").cast(pl.String)
+        matmul_shape.problem_of(
+            name, matmul_shape.matmul_of(shape), dtype=dtype, blocks=_blocks(grid), processors=processors
         )
-        .unique("activity")
-        .iter_rows()
-        if (reason := _reason(name, known.get(shape, ()), dtype, blocks.get(grid), processors))
+        for name, dtype, shape, grid in distinct.select(pl.col(kinds).cast(pl.String)).iter_rows()
     ]
-    return pl.DataFrame(rows, schema={"activity": pl.UInt32, "reason": pl.String, "shape": pl.String}, orient="row")
+    found = distinct.with_columns(
+        pl.Series("reason", [row.reason if row else None for row in rows], dtype=pl.String),
+        pl.Series("attempt", [row.attempt if row else None for row in rows], dtype=pl.String),
+    ).filter(pl.col("reason").is_not_null())
+    joined = slow.select("activity", *kinds).unique("activity").join(found, on=kinds, nulls_equal=True)
+    return joined.select("activity", "reason", "attempt", pl.col("shape").cast(pl.String))
 
 
-def _reason(
-    name: str, rows: Sequence[int], dtype: str | None, blocks: int | None, processors: int | None
-) -> str | None:
-    """Unaligned rows, as their length or the kernel's name shows, then a grid that leaves SMs empty."""
-    step = ALIGNMENT.get(dtype or "")
-    if step and (odd := next((length for length in rows if length % step), None)):
-        return f"a dimension of {odd} is no multiple of {step}"
-    if step and (aligned := re.search(UNALIGNED, name)) and int(aligned[1]) < step:
-        return f"rows aligned to {aligned[1]} of {step} elements"
-    if blocks and processors and blocks < FEW_TILES * processors and not re.search(PERSISTENT, name):
-        return f"{blocks} tiles for {processors} SMs"
-    return None
-
-
-def _row_lengths(text: str) -> tuple[int, ...]:
-    """Columns of the two matrices in `Input Dims`, the last arguments with two dimensions or more; vectors have none."""
+def _blocks(text: str | None) -> int | None:
     try:
-        shapes = json.loads(text)
-    except ValueError:
-        return ()
-    matrices = [shape for shape in shapes if isinstance(shape, list) and len(shape) >= 2]
-    lengths = [shape[-1] for shape in reversed(matrices[-2:])] if len(matrices) >= 2 else []
-    return tuple(length for length in lengths if isinstance(length, int) and length > 1)
-
-
-def _blocks(text: str) -> int | None:
-    try:
-        x, y, z = json.loads(text)
+        x, y, z = json.loads(text or "")
         return int(x) * int(y) * int(z)
     except (ValueError, TypeError):
         return None

@@ -23,6 +23,8 @@ FEW_TILES = 0.6
 LARGE_TILE = 128 * 64
 """Tiles from this size on leave no room for a second block on a multiprocessor."""
 WELL_FILLED = 0.85
+FEW_ROWS = 64
+"""Fewer are bound by the operands that they read, not by the tiles that they leave empty."""
 FULL_WAVES = 0.8
 
 
@@ -113,6 +115,8 @@ def _few_tiles(name: str, matmul: Matmul | None, blocks: int | None, processors:
 
 def _partly_filled_tiles(matmul: Matmul, tile: tuple[int, int]) -> Problem | None:
     """Tiles at the border of the result that compute what nobody needs; libraries may turn the tile by 90 degrees."""
+    if min(matmul.m, matmul.n) < FEW_ROWS:
+        return None
     ways = [tile, tile[::-1]]
     rows, columns = max(ways, key=lambda way: _filled(matmul.m, way[0]) * _filled(matmul.n, way[1]))
     filled = _filled(matmul.m, rows) * _filled(matmul.n, columns)

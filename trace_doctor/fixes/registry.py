@@ -86,6 +86,7 @@ RULES: tuple[Rule, ...] = (
     # the rest of memory and compute
     Rule("low-intensity-matmul", compute.low_intensity_matmul, (SHAPES, PEAK)),
     Rule("slowed-by-communication", compute.slowed_by_communication, (SHAPES, PEAK)),
+    Rule("slower-than-best", compute.slower_than_its_best, (SHAPES, PEAK)),
     Rule("badly-shaped-matmul", compute.badly_shaped_matmul, (SHAPES, PEAK)),
     Rule("memory-bound", memory_wall.memory_bound),
     Rule("poor-access-pattern", whole("poor access pattern", confidence="low: what the modelled bytes don't explain"), (SHAPES,)),

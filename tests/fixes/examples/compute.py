@@ -25,6 +25,7 @@ MEMORY_EFFICIENT = (
     "fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel<cutlass::bfloat16_t>::Params)"
 )
 CUTLASS = "sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_stage4_warpsize2x2x1_tensor16x8x16_kernel"
+CUTLASS_LARGE = CUTLASS.replace("128x128x64", "128x256x64")
 _UNALIGNED = "cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x3_nn_align2"
 CUTLASS_UNALIGNED = f"void cutlass::Kernel2<{_UNALIGNED}>({_UNALIGNED}::Params)"
 CUTLASS_ALIGNED = CUTLASS_UNALIGNED.replace("align2", "align8")
@@ -182,6 +183,10 @@ def an_odd_shape_runs_well(run: Run) -> None:
         run.do(work.mm(4096, 50_257, 1024, efficiency=0.7))
 
 
+# 2 x 2048 x 2304 x 4096 FLOP take 39 068.8 ns, at 30 % 130 229 ns; 4096^3 at 50 % 277 823 ns
+WAVES_IDEAL_NS, WAVES_NS, SLOWER_NS = 39_069, 130_229, 277_823
+
+
 # at 30 % of the peak 463 038 ns
 @fires("badly-shaped-matmul", lost_ns=463_038 - IDEAL_NS)
 def too_few_tiles_for_the_gpu(run: Run) -> None:
@@ -213,10 +218,49 @@ def the_kernel_reads_aligned_rows(run: Run) -> None:
         run.do(in_kernel(work.mm(4096, 4096, 4096, efficiency=0.3), CUTLASS_ALIGNED))
 
 
+# 16 x 9 tiles of 128 x 256: two waves, the second of 12 tiles
+@fires("badly-shaped-matmul", lost_ns=WAVES_NS - WAVES_IDEAL_NS)
+def a_last_wave_is_nearly_empty(run: Run) -> None:
+    with run.step():
+        run.do(in_kernel(work.mm(2048, 2304, 4096, efficiency=0.3), CUTLASS_LARGE, grid=(16, 9, 1)))
+
+
+@spares("badly-shaped-matmul")
+def two_waves_are_full(run: Run) -> None:
+    with run.step():
+        run.do(in_kernel(work.mm(2048, 4224, 4096, efficiency=0.3), CUTLASS_LARGE, grid=(8, 33, 1)))
+
+
+# ---- clocks
+
+
+def launches(run: Run, *efficiencies: float) -> None:
+    with run.step():
+        for efficiency in efficiencies:
+            run.do(work.mm(4096, 4096, 4096, efficiency=efficiency))
+
+
+# nine launches, two of them at their best
+@fires("slower-than-best", lost_ns=7 * (SLOWER_NS - MATMUL_NS))
+def most_launches_are_slower_than_the_best(run: Run) -> None:
+    launches(run, 0.7, 0.7, *[0.5] * 7)
+
+
+@spares("slower-than-best")
+def a_few_launches_are_slower(run: Run) -> None:
+    launches(run, *[0.7] * 7, 0.5, 0.5)
+
+
+@spares("slower-than-best")
+def launches_of_other_shapes(run: Run) -> None:
+    with run.step():
+        for rows in range(4096, 4096 + 8 * 9, 8):
+            run.do(work.mm(rows, 4096, 4096, efficiency=0.7 if rows < 4110 else 0.5))
+
+
 # ---- interference
 
 SLOWER = work.mm(4096, 4096, 4096, efficiency=0.5)
-SLOWER_NS = 277_823
 
 
 def beside_an_all_reduce(run: Run, op: work.Op) -> None:
