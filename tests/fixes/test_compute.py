@@ -59,9 +59,7 @@ def test_the_evidence_is_the_matmul_itself() -> None:
     run = ran(examples.the_vocabulary_is_odd)
     shape, evidence = findings(run)["badly-shaped-matmul"].evidence
     assert (shape.kind, shape.count) == ("shape", 1)
-    assert shape.name == (
-        "[[4096, 1024], [1024, 50257]]: a dimension of 50257 is no multiple of 8; pad 50257 to 50304"
-    )
+    assert shape.name == ("[[4096, 1024], [1024, 50257]]: a dimension of 50257 is no multiple of 8; pad 50257 to 50304")
     assert (evidence.kind, evidence.step, evidence.count) == ("activity", 1, 1)
     assert evidence.duration_ns == run.ran[0].end_ns - run.ran[0].start_ns
     assert evidence.name.startswith("aten::mm")

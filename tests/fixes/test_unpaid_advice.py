@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.fixes.build import findings, ran
@@ -114,3 +116,19 @@ def test_no_deep_ep_where_it_runs(kernel: str, is_advised: bool) -> None:
     found = findings(ran(exchanges_tokens))
     assert next(iter(found)) == "exposed-communication"
     assert ("use kernels made for it (DeepEP" in advice(found)) == is_advised
+
+
+def test_kernels_that_were_compiled_are_not_told_to_be_compiled() -> None:
+    eager = work.add([4096, 4096], duration_ns=60 * US)
+    compiled = replace(eager, launches=(replace(eager.launches[0], name="triton_poi_fused_add_0"),))
+
+    def slow(op: work.Op) -> Finding:
+        def program(run: Run) -> None:
+            with run.step():
+                run.do(op)
+
+        return findings(ran(program))["poor-access-pattern"]
+
+    for finding, snippet in ((slow(eager), "torch.compile(model)"), (slow(compiled), "coordinate_descent_tuning")):
+        assert finding.fix is not None
+        assert snippet in str(finding.fix.code)

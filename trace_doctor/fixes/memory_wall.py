@@ -16,6 +16,7 @@ POINTWISE_KERNEL = (
 )
 """What PyTorch runs for a single pointwise op or reduction; fused and foreach optimizers and compiled ones have other kernels."""
 MOST_OF = 0.8
+COMPILED_KERNEL = r"^triton_"
 LAYOUT_KERNEL = (
     r"(?i)nchwTo(Nhwc|nchw)|nhwcToNchw|nchw_?to_?nhwc|nhwc_?to_?nchw"
     r"|batched_transpose|convertTensor|transformTensor|tensorTransform|SubTensorOp"
@@ -122,6 +123,20 @@ def memory_bound(case: Case) -> Iterable[Draft]:
                 words=largest(claims) | {"family": family},
                 variant=_memory_variant(case, family),
             )
+
+
+def poor_access(case: Case) -> Iterable[Draft]:
+    """Kernels that took longer than their bytes explain; most of it in compiled ones is not for torch.compile to mend."""
+    claims = case.caused("poor access pattern")
+    if case.is_worth_saying(claims):
+        total_ns = float(claims["time_ns"].sum())
+        compiled = claims.filter(pl.col("name").cast(pl.String).str.contains(COMPILED_KERNEL))
+        yield Draft(
+            claims,
+            "low: what the modelled bytes don't explain",
+            words=largest(claims),
+            variant="compiled" if float(compiled["time_ns"].sum()) > total_ns / 2 else "",
+        )
 
 
 def _memory_variant(case: Case, family: str) -> str:

@@ -89,7 +89,7 @@ RULES: tuple[Rule, ...] = (
     Rule("slower-than-best", compute.slower_than_its_best, (SHAPES, PEAK)),
     Rule("badly-shaped-matmul", compute.badly_shaped_matmul, (SHAPES, PEAK)),
     Rule("memory-bound", memory_wall.memory_bound),
-    Rule("poor-access-pattern", whole("poor access pattern", confidence="low: what the modelled bytes don't explain"), (SHAPES,)),
+    Rule("poor-access-pattern", memory_wall.poor_access, (SHAPES,)),
     Rule("device-copies", whole("copy", confidence="high: measured, nothing else ran")),
     # remarks
     Rule("profiler-overhead", whole("profiler overhead", confidence="high: the profiler's own ranges", is_remark=True)),
