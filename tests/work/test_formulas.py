@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_doctor.work import attention, convolution, memory_ops, operators
-from trace_doctor.work.shapes import Call, Volume, Work, parse
+from trace_doctor.work import attention, convolution, matmul, memory_ops, operators
+from trace_doctor.work.shapes import Argument, Call, Volume, Work, parse
 
 torch = pytest.importorskip("torch")
 BF16 = "c10::BFloat16"
@@ -184,6 +184,43 @@ def test_attention_with_a_longer_key_attends_to_all_of_it(tmp_path: Path) -> Non
     assert flops(call) == expected == 2 * 2 * 2 * 4 * 16 * 24 * 8
 
 
+def test_memory_efficient_attention_knows_its_kind_of_mask(tmp_path: Path) -> None:
+    """As many heads as tokens: torch's counter takes one for the other in this op, which xFormers has too."""
+    name = "aten::_efficient_attention_forward"
+
+    def run(kind: int) -> Callable[[], Any]:
+        q, k, v = [on_meta(2, 16, 16, 8) for _ in range(3)]
+        return lambda: ATEN._efficient_attention_forward(q, k, v, None, None, None, None, None, 0.0, kind)
+
+    full, expected = recorded(run(0), name, tmp_path)
+    causal, _ = recorded(run(2), name, tmp_path)
+    assert expected == 2 * 2 * 2 * 16 * 16 * 16 * 8
+    assert (flops(full), flops(causal)) == (expected, expected / 2)
+    assert flops(full._replace(name="xformers::efficient_attention_forward_cutlass")) == expected
+
+
+def test_a_flash_attention_function_takes_its_mask_from_flag_or_kernel() -> None:
+    q_k_v = arguments(*[(2, 16, 4, 8)] * 3)
+    flagged = Call("FlashAttnFunc", q_k_v + flags("0.", "0.125", "True"))
+    full = 2 * 2 * 4 * 16 * 16 * 16
+    assert flops(flagged) == full / 2
+    assert [flops(Call("FlashAttnFunc", q_k_v, mask=mask)) for mask in ("full", "causal", "local", None)] == [
+        full,
+        full / 2,
+        None,
+        None,
+    ]
+    node = Call("FlashAttnFuncBackward", arguments((2, 16, 4, 8)), partner=flagged)
+    assert work_of(node) == Work(full, Volume(2.0 * 8 * 1024), "bf16")
+
+
+def test_transformer_engines_cudnn_attention_has_bytes_alone() -> None:
+    """Its mask and layout are texts, which the profiler leaves out."""
+    lengths = arguments((3,), (3,), dtype="int")
+    call = Call("FusedAttnFunc", flags("True", "16", "16") + lengths + arguments(*[(16, 2, 4, 8)] * 3))
+    assert work_of(call) == Work(None, Volume(2.0 * 4 * 1024), "bf16")
+
+
 def test_grouped_queries_count_all_heads_and_read_few_keys() -> None:
     call = Call(
         "aten::_scaled_dot_product_flash_attention",
@@ -298,7 +335,168 @@ def test_another_schema_of_the_same_name_is_unknown_not_misread() -> None:
 def test_triton_templates_multiply_three_matrices_in_any_layout() -> None:
     fits = Call("triton_tem_fused_mm_3", arguments((4, 8), (6, 8), (4, 6)) + flags("1"))
     assert work_of(fits) == Work(2 * 4 * 8 * 6, Volume(2.0 * (32 + 48 + 24)), "bf16")
-    assert work_of(Call("triton_tem_fused_addmm_3", arguments((6,), (4, 8), (6, 8), (4, 6)))) is None
+    epilogue = Call("triton_tem_fused__to_copy_addmm_relu_3", arguments((6,), (4, 8), (6, 8), (4, 6), (2, 2, 6)))
+    assert work_of(epilogue) == Work(2 * 4 * 8 * 6, Volume(2.0 * (6 + 32 + 48 + 24 + 24)), "bf16")
+
+
+def test_templates_take_buffers_as_they_are_stored() -> None:
+    """The matmul sees views: here of a batch of two sequences, whose heads a view splits."""
+    assert (
+        flops(Call("triton_tem_fused_mm_t_view_1", arguments((2, 16, 24), (40, 24), (2, 16, 5, 8)))) == 2 * 32 * 24 * 40
+    )
+    stored = Call("triton_tem_fused_bmm_6", arguments((3, 4, 10, 8), (3, 4, 14, 8), (12, 10, 14)))
+    assert flops(stored) == 2 * 12 * 10 * 14 * 8
+    assert (
+        flops(Call("triton_tem_fused_baddbmm_6", arguments((3, 10, 8), (3, 8, 14), (3, 10, 14), (3, 10, 14))))
+        == 2 * 3 * 10 * 14 * 8
+    )
+
+
+def test_templates_of_another_shape_stay_unknown() -> None:
+    assert work_of(Call("triton_tem_fused_mm_3", arguments((4, 8), (6, 9), (4, 6)))) is None
+    assert work_of(Call("triton_tem_fused_mm_3", arguments((4, 8), (6, 8)))) is None
+    assert operators.formula_of("triton_tem_fused_mm_plus_mm_3") is None
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_templates_count_as_torch_counts_what_they_replace(batched: bool, tmp_path: Path) -> None:
+    name = "aten::bmm" if batched else "aten::mm"
+    call, expected = recorded(MATMULS[name], name, tmp_path)
+    result = (2, 3, 7) if batched else (3, 7)
+    inputs = [argument.shape or () for argument in call.arguments[:2]]
+    assert flops(Call(f"triton_tem_fused_{name[6:]}_0", arguments(*inputs, result))) == expected > 0
+
+
+def test_convolution_templates_count_as_torch_counts(tmp_path: Path) -> None:
+    call, expected = recorded(CONVOLUTIONS["2d"], "aten::convolution", tmp_path)
+    result = tuple(CONVOLUTIONS["2d"]().shape)
+    inputs = [argument.shape or () for argument in call.arguments[:2]]
+    assert flops(Call("triton_tem_fused_convolution_0", arguments(*inputs, (6,), result))) == expected > 0
+    assert work_of(Call("triton_tem_fused_convolution_backward_0", arguments(*inputs, (6,), result))) is None
+
+
+def test_grouped_templates_count_every_row_once() -> None:
+    grouped = Call(
+        "triton_tem_fused__grouped_mm_2",
+        arguments((32, 8), (4, 6, 8)) + arguments((4,), dtype="int") + arguments((32, 6)),
+    )
+    assert work_of(grouped) == Work(2 * 32 * 8 * 6, Volume(2.0 * (256 + 192 + 192)), "bf16")
+
+
+def flex(name: str, table: tuple[int, ...]) -> Call:
+    """q, k, v, the statistics and the table of blocks, then the result."""
+    statistics = arguments((2, 4, 16), dtype="float")
+    blocks = arguments(table[:3], table, dtype="int")
+    return Call(name, arguments(*[(2, 4, 16, 8)] * 3) + statistics + blocks + arguments((2, 4, 16, 8)))
+
+
+def test_flex_attention_counts_where_no_block_is_masked_out(tmp_path: Path) -> None:
+    name = "aten::_scaled_dot_product_flash_attention"
+    _, expected = recorded(lambda: FORWARD[name](False), name, tmp_path)
+    moved = Volume(2.0 * 4 * 1024)
+    assert work_of(flex("triton_tem_fused_flex_attention_0", (1, 1, 1, 1))) == Work(expected, moved, "bf16")
+    assert work_of(flex("triton_tem_fused_flex_attention_0", (1, 1, 2, 2))) == Work(None, moved, "bf16")
+    backward = flex("triton_tem_fused_zeros_flex_attention_backward_1", (1, 1, 1, 1))
+    assert work_of(backward) == Work(2.0 * expected, Volume(2.0 * 8 * 1024), "bf16")
+
+
+def test_an_unknown_op_counts_where_its_tensors_are_one_matmul_only() -> None:
+    linear = Call("mylib::linear", arguments((2, 16, 8), (6, 8), (6,)))
+    assert matmul.only(linear) == Work(2 * 32 * 8 * 6, Volume(2.0 * (256 + 48)), "bf16")
+    into = Call("mylib::mm", arguments((4, 6), dtype="float") + arguments((4, 8), (8, 6), dtype="c10::Float8_e4m3fn"))
+    assert matmul.only(into) == Work(2 * 4 * 8 * 6, Volume(4.0 * 24 + 32 + 48), "fp8")
+    assert matmul.only(Call("mylib::bmm", arguments((3, 4, 8), (3, 8, 6)))) == Work(
+        2 * 3 * 4 * 8 * 6, Volume(2.0 * (96 + 144)), "bf16"
+    )
+    scaled = arguments((128, 512), (256, 512)) + arguments((128, 4), (2, 4), dtype="float") + arguments((128, 256))
+    work = matmul.only(Call("mylib::scaled", scaled))
+    assert work is not None and work.flops == 2 * 128 * 512 * 256
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(4, 8)],
+        [(4, 8), (9, 6)],
+        [(4, 8), (4, 8)],  # over rows or columns
+        [(4, 8), (8, 6), (8, 7)],  # two weights
+        [(2, 4, 16, 8)] * 3,  # attention
+        [(3, 4, 8), (2, 8, 6)],  # other batches
+    ],
+)
+def test_an_unknown_op_that_reads_otherwise_too_stays_unknown(shapes: list[tuple[int, ...]]) -> None:
+    assert matmul.only(Call("mylib::op", arguments(*shapes))) is None
+
+
+@given(st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple), max_size=6))
+def test_the_reading_of_unknown_tensors_does_not_hang_on_their_order(shapes: list[tuple[int, ...]]) -> None:
+    given_order = Call("mylib::op", tuple(Argument(shape, BF16) for shape in shapes))
+    reverse = given_order._replace(arguments=given_order.arguments[::-1])
+    assert matmul.only(given_order) == matmul.only(reverse)
+
+
+def function(name: str, forward: tuple[Any, ...], gradient: tuple[int, ...]) -> tuple[float | None, float | None]:
+    """FLOPs of an autograd function and of its backward node, each told of the other."""
+    told = Call(name, forward, partner=Call("", arguments(gradient)))
+    node = Call(f"{name}Backward", arguments(gradient), partner=Call("", forward))
+    return flops(told), flops(node)
+
+
+def test_transformer_engines_layers_count_as_torch_counts_linear(tmp_path: Path) -> None:
+    """4 x 3 tokens of 5 features become 7; with an MLP (gated: 14, of which 7 remain) 5 again."""
+    call, expected = recorded(MATMULS["aten::linear"], "aten::linear", tmp_path)
+    tokens, weight = (argument.shape or () for argument in call.arguments[:2])
+    norm = arguments((5,), (5,))
+    assert function("_Linear", arguments(weight, tokens, (7,)), (4, 3, 7)) == (expected, 2 * expected)
+    assert function("_LayerNormLinear", arguments(tokens) + norm + arguments(weight, (7,)), (4, 3, 7)) == (
+        expected,
+        2 * expected,
+    )
+    plain = arguments(tokens) + norm + arguments((7, 5), (7,)) + flags("True") + arguments((5, 7), (5,))
+    gated = arguments(tokens) + norm + arguments((14, 5), (14,), (5, 7), (5,))
+    assert function("_LayerNormMLP", plain, (4, 3, 5)) == (2 * expected, 4 * expected)
+    assert function("_LayerNormMLP", gated, (4, 3, 5)) == (3 * expected, 6 * expected)
+
+
+def test_a_slice_of_the_sequence_is_gathered_before_the_layer() -> None:
+    """Sequence parallelism: two of eight tokens come in, the gradient of all eight comes back."""
+    norm = arguments((5,), (5,))
+    assert function("_LayerNormLinear", arguments((2, 1, 5)) + norm + arguments((7, 5)), (8, 1, 7)) == (
+        2 * 8 * 35,
+        4 * 8 * 35,
+    )
+    assert function("_Linear", arguments((7, 5), (8, 1, 5)), (2, 1, 7)) == (2 * 8 * 35, 4 * 8 * 35)
+
+
+def test_transformer_engines_gemm_op_takes_matrices_in_any_layout() -> None:
+    a, b, d = (arguments(shape) for shape in ((6, 8), (4, 8), (4, 6)))
+    scale, index = arguments((3,), dtype="float"), flags("0", "0", "True")
+    call = Call("tex_ts::te_gemm_ts", a + scale + index + b + scale + index[:2] + flags("False") + d)
+    assert work_of(call) == Work(2 * 4 * 8 * 6, Volume(2.0 * (48 + 32 + 24)), "bf16")
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_count_as_torch_counts_their_matmuls(kind: str) -> None:
+    """Without cuDNN torch runs a matmul of the input and one of the state for each step."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    layer = getattr(torch.nn, kind)(5, 6, num_layers=2, bidirectional=True).double()  # no oneDNN in fp64
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        layer(torch.randn(9, 3, 5).double())
+    weights = [list(parameter.shape) for parameter in layer.parameters()]
+    texts = ([[9, 3, 5], weights, []], ["float", "TensorList", ""])
+    call = parse("aten::_cudnn_rnn", *(json.dumps(text) for text in texts), None)
+    assert call is not None
+    assert flops(call) == counter.get_total_flops() > 0
+    assert flops(call._replace(name="aten::_cudnn_rnn_backward")) == 2 * counter.get_total_flops()
+
+
+def test_experts_count_for_each_token_those_it_was_sent_to() -> None:
+    layer = (
+        arguments((10, 8), (4, 12, 8), (4, 8, 6)) + arguments((10, 2), dtype="float") + arguments((10, 2), dtype="int")
+    )
+    work = work_of(Call("vllm::outplace_fused_experts", layer))
+    assert work == Work(2 * 10 * 2 * (96 + 48), Volume(2.0 * (80 + 384 + 192 + 80)), "bf16")
 
 
 def test_a_product_with_its_own_transpose_needs_one_triangle() -> None:
@@ -470,7 +668,7 @@ def test_every_torch_op_stands_where_its_schema_says() -> None:
         "b": {"mat2", "batch2", "vec", "weight"},
         "q": {"query"},
         "out_dtype": {"out_dtype"},
-        "window": {"window_size_left"},
+        "window": {"window_size_left", "window_size"},
         "lengths": {"cum_seq_q", "cu_seqlens_q"},
     }
     checked, wrong = 0, []

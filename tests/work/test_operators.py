@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
+import pytest
 
 from tests.build import Row, kernel, launch, op, trace
 from trace_doctor.trace import Trace
@@ -28,7 +29,7 @@ def classified(built: Trace) -> Trace:
     """As after linking and classification: activities bring their own op, parent, tensor and dtype."""
     from dataclasses import replace
 
-    columns = {"tensor": pl.Boolean, "dtype": pl.String}
+    columns = {"tensor": pl.Boolean, "dtype": pl.String, "family": pl.String}
     missing = [
         pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if name not in built.activities.columns
     ]
@@ -36,7 +37,7 @@ def classified(built: Trace) -> Trace:
 
 
 def gemm(start_ns: int, duration_ns: int, owner: int | None, **more: Any) -> Row:
-    return kernel(start_ns, duration_ns, "gemm", op=owner, tensor=True, **more)
+    return kernel(start_ns, duration_ns, more.pop("name", "gemm"), op=owner, tensor=True, **{"family": "gemm"} | more)
 
 
 def other(start_ns: int, duration_ns: int, owner: int | None, name: str = "elementwise", **more: Any) -> Row:
@@ -284,3 +285,75 @@ def test_such_a_kernel_of_another_op_or_of_unknown_name_moves_nothing_known() ->
         ops=nested(("aten::mm", MM)),
     )
     assert found["bytes_moved"].to_list() == [None, None, MM_BYTES]
+
+
+CUSTOM = {"shapes": "[[4, 8], [6, 8]]", "dtypes": '["c10::BFloat16", "c10::BFloat16"]'}
+
+
+def test_an_unknown_op_with_one_matmul_kernel_is_the_matmul_that_its_tensors_can_be() -> None:
+    found = work(gemm(0, 10, 0), other(10, 5, 0), ops=nested(("mylib::linear", CUSTOM)))
+    assert found.select("flops", "formula_op").rows() == [(MM_FLOPS, "mylib::linear"), (None, None)]
+    assert found["bytes_moved"].to_list() == [2.0 * (32 + 48), None]
+
+
+def test_an_unknown_op_with_two_matmul_kernels_another_kind_or_a_known_op_around_it_is_not_read() -> None:
+    twice = work(gemm(0, 10, 0), gemm(20, 10, 0), ops=nested(("mylib::mlp", CUSTOM)))
+    attention = work(gemm(0, 10, 0, family="attention"), ops=nested(("mylib::attention", CUSTOM)))
+    inside = work(
+        gemm(0, 10, 1), ops=nested(("aten::mm", MM), ("mylib::linear", CUSTOM | {"shapes": "[[4, 8], [7, 8]]"}))
+    )
+    assert twice["flops"].to_list() == [None, None]
+    assert attention["flops"].to_list() == [None]
+    assert inside.select("flops", "formula_op").rows() == [(MM_FLOPS, "aten::mm")]
+
+
+@pytest.mark.parametrize(
+    "name", ["aten::unheard_of", "CompiledFunction", "MyFunctionBackward", "Torch-Compiled Region: 0/0"]
+)
+def test_what_holds_more_than_its_inputs_tell_is_not_read(name: str) -> None:
+    assert work(gemm(0, 10, 0), ops=nested((name, CUSTOM)))["flops"].to_list() == [None]
+
+
+def test_a_backward_node_learns_its_weights_from_the_forward_of_its_sequence_number() -> None:
+    """Transformer Engine launches GEMMs without ops of their own: forward one, backward two."""
+    inputs = {"shapes": "[[6, 8], [4, 8], [6]]", "dtypes": '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"]'}
+    gradient = {"shapes": "[[4, 6]]", "dtypes": '["c10::BFloat16"]'}
+    ops = [
+        node(0, "_Linear", None, sequence=3, forward_thread=0, **inputs),
+        node(20, f"{ENGINE}_LinearBackward", None, sequence=3, forward_thread=1),
+        node(20, "_LinearBackward", 1, sequence=3, forward_thread=1, **gradient),
+        node(40, "_LinearBackward", None, sequence=4, forward_thread=1, **gradient),
+    ]
+    found = work(gemm(0, 10, 0), gemm(20, 10, 2), gemm(30, 30, 2), gemm(60, 9, 3), ops=ops)
+    assert found["flops"].to_list() == [MM_FLOPS, MM_FLOPS / 2, MM_FLOPS * 3 / 2, None]
+
+
+FLASH = {"shapes": "[[1, 8, 2, 4], [1, 8, 2, 4], [1, 8, 2, 4]]", "dtypes": '["c10::Half", "c10::Half", "c10::Half"]'}
+TRAITS = "Flash_fwd_kernel_traits<64, 128, 128, 4, false, false, cutlass::half_t, Flash_kernel_traits<64, 128, 128, 4, cutlass::half_t> >"
+MAINLOOP = "flash::CollectiveMainloopFwdSm90<2, cute::tuple<cute::C<128> >, 128, cutlass::bfloat16_t, float, cutlass::arch::Sm90"
+
+
+@pytest.mark.parametrize(
+    ("kernel_name", "share"),
+    [
+        (f"void flash_fwd_kernel<{TRAITS}, false, false, false, true, false>(Flash_fwd_params)", 1),  # 2.0
+        (f"void flash_fwd_kernel<{TRAITS}, false, true, true, true, false>(Flash_fwd_params)", 0.5),  # 2.0
+        (
+            f"void flash_fwd_kernel<{TRAITS}, false, true, false, false, true, true, false>(Flash_fwd_params)",
+            0.5,
+        ),  # 2.4
+        (f"void flash_fwd_kernel<{TRAITS}, false, false, true, false, true, true, false>(Flash_fwd_params)", None),
+        (
+            f"void cutlass::device_kernel<flash::FlashAttnFwdSm90<{MAINLOOP}, true, false, false> > >()",
+            0.5,
+        ),
+        (
+            f"void cutlass::device_kernel<flash::FlashAttnFwdSm90<{MAINLOOP}, false, true, false> > >()",
+            None,
+        ),
+        ("fmha_v2_flash_attention_fp16_64_128_S_128_sm90_kernel", None),
+    ],
+)
+def test_a_flash_kernels_name_tells_which_mask_it_was_compiled_for(kernel_name: str, share: float | None) -> None:
+    found = work(gemm(0, 10, 0, name=kernel_name, family="attention"), ops=nested(("FlashAttnFunc", FLASH)))
+    assert found["flops"].to_list() == [None if share is None else share * 4 * 2 * 8 * 8 * 4]

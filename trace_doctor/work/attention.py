@@ -28,15 +28,16 @@ def attention(
     q: int = 0,
     causal: int | None = None,
     mask_kind: int | None = None,
-    window: tuple[int, int] | None = None,
+    window: tuple[int, ...] | None = None,
     lengths: tuple[int, int, int, int] | None = None,
     backward: bool = False,
     bias: int | None = None,
 ) -> Work | None:
     """`2 * B * H * area * (d + d_v)` forward, twice that backward; area is `s_q * s_k` less what mask or window cut off.
 
-    Unit FLOP. Positions: q (k and v follow), `causal` flag, xFormers' `mask_kind`, `window` left and right,
+    Unit FLOP. Positions: q (k and v follow), `causal` flag, xFormers' `mask_kind`, `window` left and perhaps right,
     `lengths` (cu_seqlens of q and k, longest q and k). Queries have all the heads, keys and values may have fewer (GQA).
+    Without a flag the kernel's name may tell of the mask.
     FLOPs are null where the mask or the sequences' lengths are not told. Bytes: q, k, v and the result once; backward
     reads those and the result's gradient and writes three gradients.
     """
@@ -58,6 +59,49 @@ def attention(
     return Work(flops, moved, word(call.argument(q).dtype))
 
 
+def function(
+    call: Call, *, q: int = 0, layout: str | None = None, causal: int | None = None, backward: bool = False
+) -> Work | None:
+    """The same of an autograd function whose first three inputs from `q` on with three dimensions or more are q, k and v.
+
+    Unit FLOP. Its backward learns them from its forward. FLOPs are null without a `layout`, and for a kernel that says in its name
+    that it masks with a window, as no recorded input holds that. Source: flash-attention
+    flash_attn/flash_attn_interface.py; TransformerEngine transformer_engine/pytorch/attention.
+    """
+    forward = call.partner if backward else call
+    inputs = [argument for argument in forward.arguments[q:] if len(argument.shape or ()) > 2][:3] if forward else []
+    if forward is None or len(inputs) < 3:
+        return None
+    inner = Call(call.name, (*inputs, forward.argument(causal)), mask=call.mask)
+    known = attention(inner, layout=layout, causal=3, backward=backward) if layout and call.mask != "local" else None
+    moved = (read(inner, 0, 1, 2) + read(inner, 0)).times(2 if backward else 1)
+    return known or Work(None, moved, word(inputs[0].dtype))
+
+
+def flex(call: Call, *, backward: bool = False) -> Work | None:
+    """FLOPs of Inductor's flex attention where no block is masked out; which blocks are is device data. Bytes always.
+
+    Unit FLOP. Inputs: q, k, v `[B, H, S, D]`, later a table of block indices `[B, H, rows of blocks, blocks]`, of one block where
+    there is no mask. Source: torch/_inductor/kernel/flex/flex_attention.py; torch.nn.attention.flex_attention.
+    """
+    tensors = tuple(argument for argument in call.arguments if argument.shape)
+    inputs = tuple(
+        argument for argument in tensors if len(argument.shape or ()) == 4 and word(argument.dtype) not in _INDEX
+    )
+    tables = [
+        argument.shape for argument in tensors if argument.dtype in ("int", "long") and len(argument.shape or ()) == 4
+    ]
+    if len(inputs) < 3:
+        return None
+    is_full = bool(tables) and all(numel(table or ()) == 1 for table in tables)
+    inner = Call(call.name, inputs[:3], mask="full" if is_full else None)
+    known = attention(inner, layout="bhsd", backward=backward)
+    return known if known is None or is_full else known._replace(flops=None)
+
+
+_INDEX = (None, "int8")
+
+
 def attended_area(query: int, key: int, left: int | None, right: int | None) -> float:
     """Query-key pairs inside a band of `left` keys before and `right` after the diagonal (null: no limit), as an area.
 
@@ -76,20 +120,21 @@ def _triangle(side: int) -> float:
 
 def _is_causal(call: Call, causal: int | None, mask_kind: int | None) -> bool | None:
     """Kinds of xFormers: 0 none, 1 and 2 causal (from top left, from bottom right)."""
-    if causal is not None:
-        return flag(call.argument(causal))
+    told = flag(call.argument(causal))
     kind = integer(call.argument(mask_kind))
-    return None if kind is None else kind > 0
+    if told is None and kind is None:
+        return {"causal": True, "full": False}.get(call.mask or "")
+    return told if told is not None else (kind or 0) > 0
 
 
-def _window(call: Call, window: tuple[int, int] | None, *, causal: bool) -> tuple[int | None, int | None]:
-    left, right = (integer(call.argument(position)) for position in window) if window else (None, None)
+def _window(call: Call, window: tuple[int, ...] | None, *, causal: bool) -> tuple[int | None, int | None]:
+    left, right = (integer(call.argument(position)) for position in (*(window or ()), None, None)[:2])
     left = None if left is None or left < 0 else left
     right = None if right is None or right < 0 else right
     return left, 0 if causal else right
 
 
-def _area(call: Call, sizes: Sizes, window: tuple[int, int] | None, *, is_causal: bool | None) -> float | None:
+def _area(call: Call, sizes: Sizes, window: tuple[int, ...] | None, *, is_causal: bool | None) -> float | None:
     """Attended pairs of a head; null where the trace does not say whether the mask is causal."""
     if sizes.query == 1:
         is_causal = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import combinations
 
 from trace_doctor.work.shapes import (
     Argument,
@@ -15,6 +16,7 @@ from trace_doctor.work.shapes import (
     integers,
     numel,
     read,
+    total,
     volume,
     word,
 )
@@ -92,6 +94,20 @@ def one_gradient(call: Call, *, grad: int = 1, other: int = 2) -> Work | None:
     return Work(_flops(gradient, filters), read(call, grad, other) + volume(result, dtype), word(dtype))
 
 
+def template(call: Call) -> Work | None:
+    """Forward's FLOPs of Inductor's convolution templates: input and weight first, the result later, a bias between.
+
+    Unit FLOP; the work is known where all readings of the tensors agree. Source: torch/_inductor/kernel/conv.py.
+    """
+    tensors = [argument for argument in call.arguments if len(argument.shape or ()) > 2]
+    shapes = [argument.shape or () for argument in tensors]
+    found = {
+        _flops(result, filters) for data, filters, result in combinations(shapes, 3) if _fit(data, filters, result)
+    }
+    moved = total(volume(argument.shape, argument.dtype) for argument in tensors)
+    return Work(found.pop(), moved, word(tensors[0].dtype)) if len(found) == 1 else None
+
+
 def complete(calls: Iterable[Call], around: Iterable[Call | None]) -> list[Call]:
     """The calls, those that lack their output's shape told it by others; `around` is the backward op that holds each call.
 
@@ -123,6 +139,14 @@ def _told(call: Call, around: Call | None, outputs: dict[tuple[Shape, Shape], se
         return call._replace(output=around.shape(2 if call.name.endswith("_weight") else 0) if around else None)
     found = outputs.get((call.shape(0) or (), call.shape(1) or ()), set())
     return call._replace(output=next(iter(found))) if len(found) == 1 else call
+
+
+def _fit(data: Shape, filters: Shape, result: Shape) -> bool:
+    """Whether the input's channels are whole groups of the weight's, which makes the result's."""
+    if not len(data) == len(filters) == len(result) or data[0] != result[0] or filters[0] != result[1]:
+        return False
+    groups, rest = divmod(data[1], max(filters[1], 1))
+    return not rest and groups > 0 and filters[0] % groups == 0
 
 
 def _flops(positions: Shape, filters: Shape) -> float:

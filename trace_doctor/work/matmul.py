@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from itertools import accumulate, combinations
 
 from trace_doctor.work.shapes import (
     SCALAR_TYPES,
@@ -12,9 +14,11 @@ from trace_doctor.work.shapes import (
     Volume,
     Work,
     broadcast,
+    element_bytes,
     integer,
     numel,
     read,
+    total,
     volume,
     word,
 )
@@ -69,6 +73,22 @@ def grouped(call: Call, *, a: int = 0, b: int = 1, offsets: int = 2) -> Work | N
     return Work(2.0 * numel(one_result) * left[-1], moved, word(dtype))
 
 
+def grouped_template(call: Call) -> Work | None:
+    """`2 * M * N * K` of Inductor's template of `[M, K] x [G, K, N]`, whose weights may be stored `[G, N, K]`; the result stands last.
+
+    Unit FLOP. Source: torch/_inductor/kernel/mm_grouped.py.
+    """
+    tensors = [argument for argument in call.arguments if len(argument.shape or ()) > 1]
+    weights = [argument.shape for argument in tensors[:2] if argument.shape and len(argument.shape) == 3]
+    data, result = (tensors[0].shape, tensors[-1].shape) if len(tensors) > 2 else (None, None)
+    if len(weights) != 1 or not data or not result or len(data) != 2 or len(result) != 2 or data[0] != result[0]:
+        return None
+    if sorted(weights[0][1:]) != sorted((data[1], result[1])):
+        return None
+    moved = total(volume(argument.shape, argument.dtype) for argument in (*tensors[:2], tensors[-1]))
+    return Work(2.0 * numel(data) * result[1], moved, word(tensors[0].dtype))
+
+
 def packed_int4(call: Call) -> Work | None:
     """`2 * M * N * K` of aten::_weight_int4pack_mm: activations `[M, K]`, scales and zeros `[K / group, N, 2]`.
 
@@ -83,20 +103,55 @@ def packed_int4(call: Call) -> Work | None:
     return Work(2.0 * numel(out) * left[1], read(call, 0, 1, 3) + volume(out, dtype), word(dtype))
 
 
-def triton_template(call: Call) -> Work | None:
-    """`2 * M * N * K` of Inductor's `triton_tem_fused_mm` kernels, whose inputs are the three matrices in any layout.
+def template(call: Call, *, batched: bool = False) -> Work | None:
+    """`2 * B * M * N * K` of Inductor's matmul templates: two matrices, later the result, among biases and what an epilogue reads.
 
-    Unit FLOP. The product of the three sizes is `(M * N * K) ** 2`; with more tensors (bias, epilogue) it is unknown.
+    Unit FLOP. Buffers stand as they are stored, transposed or with more dimensions than the matmul saw; the work is known where
+    all readings of them agree. Source: torch/_inductor/kernel/mm.py, bmm.py.
     """
-    tensors = [argument for argument in call.arguments if argument.shape]
-    sizes = [numel(argument.shape or ()) for argument in tensors]
-    if len(tensors) != 3 or any(len(argument.shape or ()) != 2 for argument in tensors):
+    tensors = [argument for argument in call.arguments if argument.shape and numel(argument.shape) > 1]
+    if not 3 <= len(tensors) <= _MOST_TENSORS:
         return None
-    multiplied = math.isqrt(math.prod(sizes))
-    if multiplied**2 != math.prod(sizes):
+    shapes = [argument.shape or () for argument in tensors]
+    found = {
+        product
+        for left, right, result in combinations(shapes, 3)
+        for product in (_batched(left, right, result) if batched else _stored(left, right, result))
+    }
+    if len(found) != 1:
         return None
-    moved = sum((volume(argument.shape, argument.dtype) for argument in tensors), Volume())
-    return Work(2.0 * multiplied, moved, word(tensors[0].dtype))
+    moved = total(volume(argument.shape, argument.dtype) for argument in tensors)
+    return Work(2.0 * found.pop(), moved, _operand(tensors))
+
+
+def stored(call: Call, *, a: int, b: int, out: int) -> Work | None:
+    """`2 * M * N * K` of three matrices whose layouts flags of the call decide: the product of their sizes is `(M * N * K) ** 2`.
+
+    Unit FLOP. Source: TransformerEngine transformer_engine/pytorch/csrc/ts_fp8_op.cpp, te_gemm_ts.
+    """
+    left, right, result = (call.shape(position) for position in (a, b, out))
+    products = _stored(left, right, result) if left and right and result else set()
+    return (
+        Work(2.0 * products.pop(), read(call, a, b, out), word(call.argument(a).dtype)) if len(products) == 1 else None
+    )
+
+
+def only(call: Call) -> Work | None:
+    """`2 * B * M * N * K` of an op that is in no table, where its tensors can be read as one matmul only.
+
+    Unit FLOP. With a result among the arguments the three must agree; else two inputs must share one inner dimension, the
+    second being a matrix, or both a batch. Where several readings differ, as for square or equal inputs, nothing is known.
+    """
+    tensors = [
+        argument for argument in call.arguments if len(argument.shape or ()) > 1 and 1 not in (argument.shape or ())
+    ]
+    if not 2 <= len(tensors) <= _MOST_TENSORS:
+        return None
+    shapes = [argument.shape or () for argument in tensors]
+    found = {product for three in combinations(shapes, 3) for product in _stored(*three) | _batched(*three)}
+    found = found or {product for left, right in combinations(shapes, 2) for product in _contracted(left, right)}
+    moved = total(volume(argument.shape, argument.dtype) for argument in tensors)
+    return Work(2.0 * found.pop(), moved, _operand(tensors)) if len(found) == 1 else None
 
 
 def gram(call: Call) -> Work | None:
@@ -110,6 +165,58 @@ def gram(call: Call) -> Work | None:
         return None
     dtype = call.argument(0).dtype
     return Work(1.0 * numel(matrix) * (matrix[-2] + 1), read(call, 0, 1), word(dtype))
+
+
+_MOST_TENSORS = 12
+
+
+def _operand(tensors: list[Argument]) -> str | None:
+    """The dtype computed in: the narrowest, as scales and biases are wider than what they belong to."""
+    words = [(element_bytes(argument.dtype), word(argument.dtype)) for argument in tensors]
+    return min(((width, name) for width, name in words if width and name), default=(0.0, None))[1]
+
+
+def _stored(left: Shape, right: Shape, result: Shape) -> set[int]:
+    """`M * N * K` if these can be `[M, K]`, `[K, N]` and `[M, N]`, each stored in any order and cut into more dimensions."""
+    sizes = [numel(shape) for shape in (left, right, result)]
+    squared = math.prod(sizes)
+    multiplied = math.isqrt(squared)
+    if not squared or multiplied**2 != squared or any(multiplied % size for size in sizes):
+        return set()
+    columns, rows, inner = (multiplied // size for size in sizes)
+    fits = _cuts(left, rows, inner) and _cuts(right, inner, columns) and _cuts(result, rows, columns)
+    return {multiplied} if fits else set()
+
+
+def _cuts(shape: Shape, one: int, other: int) -> bool:
+    """Whether the leading dimensions make one of the two sizes."""
+    return bool({one, other} & set(accumulate(shape, operator.mul, initial=1)))
+
+
+def _batched(left: Shape, right: Shape, result: Shape) -> set[int]:
+    """`B * M * N * K` for each `B` that leading dimensions of all three make, two dimensions being left at least."""
+    cuts = [
+        dict(zip(accumulate(shape, operator.mul), range(1, len(shape) - 1), strict=False))
+        for shape in (left, right, result)
+    ]
+    return {
+        batch * multiplied
+        for batch in set.intersection(*(set(cut) for cut in cuts))
+        for multiplied in _stored(left[cuts[0][batch] :], right[cuts[1][batch] :], result[cuts[2][batch] :])
+    }
+
+
+def _contracted(left: Shape, right: Shape) -> set[int]:
+    """`B * M * N * K` for each inner dimension that two inputs may share."""
+    batch = left[:-2] if len(left) == len(right) else ()
+    if batch != (right[:-2] if batch else ()):
+        return set()
+    tall, flat = (left, right) if len(left) >= len(right) else (right, left)
+    if not batch and len(flat) != 2:
+        return set()
+    rows = tall[-2] if batch else numel(tall[:-1])
+    sizes, others = (rows, tall[-1]), flat[-2:]
+    return {numel(batch) * rows * tall[-1] * others[1 - j] for i in (0, 1) for j in (0, 1) if sizes[i] == others[j]}
 
 
 def _result_shape(left: Shape, right: Shape) -> Shape | None:

@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from trace_doctor.trace import Trace
-from trace_doctor.work import attention, convolution, matmul, memory_ops, recompute
+from trace_doctor.work import attention, convolution, layers, matmul, memory_ops, recompute
 from trace_doctor.work.ancestors import at, is_one_of, named, nearest
 from trace_doctor.work.shapes import DTYPES, Call, Work, parse
 
@@ -27,10 +27,12 @@ _MODULES: dict[str, ModuleType] = {
     "matmul": matmul,
     "convolution": convolution,
     "attention": attention,
+    "layers": layers,
     "memory_ops": memory_ops,
 }
 _RECORDED = ["name", "shapes", "dtypes", "concrete"]
-_SIGNATURE = [*_RECORDED, "outer_shapes"]
+_PARTNER = ["partner_shapes", "partner_dtypes", "partner_concrete"]
+_SIGNATURE = [*_RECORDED, *_PARTNER, "mask"]
 _WORK_SCHEMA = {
     "flops": pl.Float64,
     "known_bytes": pl.Float64,
@@ -38,8 +40,28 @@ _WORK_SCHEMA = {
     "op_dtype": pl.String,
     "is_tensor_op": pl.Boolean,
 }
+_NO_WORK = (None,) * len(_WORK_SCHEMA)
 _WIDTHS = {word: width for width, word in DTYPES.values() if word} | {"tf32": 4}
 _FEWER_MULTIPLICATIONS = "(?i)winograd|fft"
+_NOT_ONE_OP = r"^aten::|Backward\d*$|^autograd::|^CompiledFunction|^Torch-Compiled|^## |^ProfilerStep|^<"
+"""Ops that no general reading of their inputs fits: torch's own, nodes whose inputs are gradients, and what holds a whole graph."""
+# Flags of flash-attention 2 (dropout, causal, since 2.3 local before three or, backward, two more) and of 3 (causal, local).
+_FLAG, _TRAITS = "(true|false)", "<.*?>, (?:true|false), "
+_MASKED = (
+    rf"flash_fwd\w*{_TRAITS}{_FLAG}, {_FLAG}(?:, (?:true|false)){{3}}",
+    rf"flash_bwd\w*{_TRAITS}{_FLAG}, {_FLAG}(?:, (?:true|false)){{2}}",
+    rf"CollectiveMainloop(?:Fwd|Bwd)\w*<.*?arch::Sm\d+, {_FLAG}, {_FLAG}",
+    rf"flash_(?:fwd|bwd)\w*{_TRAITS}{_FLAG}()",
+)
+_NO_WORK = (None,) * len(_WORK_SCHEMA)
+_WIDTHS = {word: width for width, word in DTYPES.values() if word} | {"tf32": 4}
+_FEWER_MULTIPLICATIONS = "(?i)winograd|fft"
+_NOT_ONE_OP = r"^aten::|Backward\d*$|^autograd::|^CompiledFunction|^Torch-Compiled|^## |^ProfilerStep|^<"
+"""Ops that no general reading of their inputs fits: torch's own, nodes whose inputs are gradients, and what holds a whole graph."""
+# Flags after the traits of flash-attention 2 (dropout, causal, since 2.3 local) and after the architecture of 3 (causal, local).
+_FLASH_2 = r"flash_(?:fwd|bwd)\w*<.*?>, (?:true|false), (true|false), (true|false)((?:, (?:true|false)){3,})"
+_FLASH_2_OLD = r"flash_(?:fwd|bwd)\w*<.*?>, (?:true|false), (true|false)"
+_FLASH_3 = r"CollectiveMainloop(?:Fwd|Bwd)\w*<.*?arch::Sm\d+, (true|false), (true|false)"
 
 
 def estimate(trace: Trace) -> pl.DataFrame:
@@ -54,8 +76,10 @@ def estimate(trace: Trace) -> pl.DataFrame:
     Needs `linking.link` and `kernels.classify` to have run.
     """
     ops = trace.ops.select("op", "parent", "sequence", "forward_thread", *_RECORDED)
-    works = _works(ops)
-    launches = _owners(_launches(trace), ops, works)
+    launches = _launches(trace)
+    works = _works(_told_by_others(ops, launches))
+    works = pl.concat([works, _readable(ops, launches, works)])
+    launches = _owners(launches, ops, works)
     shares = _split(launches.join(works, left_on="owner", right_on="op", how="left", maintain_order="left"))
     shares = _serve(shares, trace.activities["name"], ops["name"], works)
     again = recompute.find(ops, attention_forward())
@@ -126,30 +150,73 @@ def _module(formula: Formula) -> ModuleType | None:
 def _works(ops: pl.DataFrame) -> pl.DataFrame:
     """Ops that have a formula and shapes it can use: op, and the columns of _WORK_SCHEMA."""
     named = [name for name in ops["name"].unique().cast(pl.String) if name is not None and formula_of(name)]
-    candidates = _with_outer_shapes(ops).filter(is_one_of(ops["name"], named), pl.col("shapes").is_not_null())
+    candidates = ops.filter(is_one_of(ops["name"], named), pl.col("shapes").is_not_null())
     signatures = candidates.select(_SIGNATURE).unique(maintain_order=True)
-    computed = pl.DataFrame(_work_rows(signatures), schema=_WORK_SCHEMA, orient="row")
+    return _with_work(candidates, signatures, _work_rows(signatures))
+
+
+def _with_work(candidates: pl.DataFrame, signatures: pl.DataFrame, rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+    """The candidates whose signature has work, with it."""
+    computed = pl.DataFrame(rows, schema=_WORK_SCHEMA, orient="row")
     known = pl.concat([signatures, computed], how="horizontal").filter(pl.col("is_tensor_op").is_not_null())
-    return candidates.join(known, on=_SIGNATURE, how="inner", nulls_equal=True).select("op", *_WORK_SCHEMA)
+    found = candidates.join(known, on=signatures.columns, how="inner", nulls_equal=True)
+    return found.select("op", *_WORK_SCHEMA)
 
 
-def _with_outer_shapes(ops: pl.DataFrame) -> pl.DataFrame:
-    """Ops with `outer_shapes`: the inputs of the convolution backward that holds an op for one of its gradients."""
+def _readable(ops: pl.DataFrame, launches: pl.DataFrame, works: pl.DataFrame) -> pl.DataFrame:
+    """The same of ops without a formula that launched one matmul kernel themselves, and whose tensors can be one matmul only."""
+    single = launches.filter("is_tensor").group_by("op").agg(pl.col("is_matmul").all(), count=pl.len())
+    candidates = single.filter("is_matmul", pl.col("count") == 1).select("op").drop_nulls()
+    known = _marked(works.filter("is_tensor_op")["op"], ops.height)
+    inside = nearest(ops["parent"], known).is_not_null() | named(ops["name"], _NOT_ONE_OP)
+    candidates = ops.filter(~inside, pl.col("shapes").is_not_null()).join(candidates, on="op", how="semi")
+    signatures = candidates.select(_RECORDED).unique(maintain_order=True)
+    calls = (parse(*text) for text in signatures.select(pl.all().cast(pl.String)).iter_rows())
+    found = (matmul.only(call) if call and not formula_of(call.name) else None for call in calls)
+    rows = [_row(work, is_tensor_op=True) if work else _NO_WORK for work in found]
+    return _with_work(candidates, signatures, rows)
+
+
+def _told_by_others(ops: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
+    """Ops with the inputs of their partner (see `Call`), and the mask that their attention kernels are compiled for.
+
+    The partner of a convolution's gradient is the backward op around it, that of a function's forward its backward node, which
+    has its sequence number, and the reverse.
+    """
     holds = is_one_of(ops["name"], convolution.HOLDS_GRADIENTS)
-    outer = at(ops["shapes"], nearest(ops["parent"], holds).set(holds, None)) if holds.any() else None
-    return ops.with_columns(
-        pl.lit(None, dtype=ops["shapes"].dtype).alias("outer_shapes") if outer is None else outer.alias("outer_shapes")
+    around = nearest(ops["parent"], holds).set(holds, None)
+    partner = pl.Series(around).zip_with(around.is_not_null(), _other_pass(ops))
+    masks = launches.filter(pl.col("mask").is_not_null()).group_by("op").agg(pl.col("mask").first())
+    inputs = [at(ops[column], partner).alias(f"partner_{column}") for column in _RECORDED[1:]]
+    return ops.with_columns(inputs).join(masks, on="op", how="left", maintain_order="left")
+
+
+def _other_pass(ops: pl.DataFrame) -> pl.Series:
+    """For a backward node `<function>Backward` in the table the forward op of its sequence number, and the reverse."""
+    backward = [name for name in formulas()[0] if name.endswith("Backward")]
+    text = pl.col("name").cast(pl.String)
+    function, is_backward = text.str.strip_suffix("Backward"), text.str.ends_with("Backward")
+    forward = [name.removesuffix("Backward") for name in backward]
+    passes = ops.filter(is_one_of(ops["name"], [*backward, *forward]), pl.col("sequence") >= 0).select(
+        "op", "sequence", function.alias("function"), is_backward.alias("is_backward")
     )
+    first = passes.unique(["sequence", "function", "is_backward"], keep="first", maintain_order=True)
+    others = first.with_columns(~pl.col("is_backward")).rename({"op": "partner"})
+    found = passes.join(others, on=["sequence", "function", "is_backward"], how="inner").select("op", "partner")
+    return ops.select("op").join(found, on="op", how="left", maintain_order="left")["partner"]
 
 
 def _work_rows(signatures: pl.DataFrame) -> list[tuple[Any, ...]]:
     """A row of _WORK_SCHEMA per signature, all null where it has no work."""
     texts = list(signatures.select(pl.all().cast(pl.String)).iter_rows())
     calls = [parse(*text[:4]) for text in texts]
-    around = [parse("", text[4], None, None) for call, text in zip(calls, texts, strict=True) if call]
-    complete = iter(convolution.complete((call for call in calls if call), around))
-    rows = (_work_row(next(complete)) if call else None for call in calls)
-    return [row or (None,) * len(_WORK_SCHEMA) for row in rows]
+    partners = [parse("", *text[4:7]) for call, text in zip(calls, texts, strict=True) if call]
+    complete = iter(convolution.complete((call for call in calls if call), partners))
+    told = (
+        next(complete)._replace(partner=parse("", *text[4:7]), mask=text[7]) if call else None
+        for call, text in zip(calls, texts, strict=True)
+    )
+    return [(_work_row(call) if call else None) or _NO_WORK for call in told]
 
 
 def _work_row(call: Call) -> tuple[Any, ...] | None:
@@ -157,12 +224,17 @@ def _work_row(call: Call) -> tuple[Any, ...] | None:
     work = formula(call) if formula else None
     if formula is None or work is None:
         return None
-    is_tensor_op = _module(formula) is not memory_ops
+    return _row(work, is_tensor_op=_module(formula) is not memory_ops)
+
+
+def _row(work: Work, *, is_tensor_op: bool) -> tuple[Any, ...]:
     return work.flops, work.moved.known_bytes, work.moved.untyped_elements, work.dtype, is_tensor_op
 
 
 def _launches(trace: Trace) -> pl.DataFrame:
-    """Activities with what decides their share: activity, op, duration_ns, is_tensor, is_other, width_bytes, multiplies_less."""
+    """Activities with what decides their share: activity, op, duration_ns, is_tensor, is_other, and what the kernel's name tells:
+    is_matmul, mask, width_bytes, multiplies_less.
+    """
     activities = trace.activities
     is_compute = activities["kind"] == "compute"
     kind = at(trace.calls["kind"].cast(pl.String), activities["call"])
@@ -174,6 +246,8 @@ def _launches(trace: Trace) -> pl.DataFrame:
         "duration_ns",
         (is_tensor & direct).alias("is_tensor"),
         (~is_tensor & direct).alias("is_other"),
+        _is_matmul(activities).alias("is_matmul"),
+        _masks(activities["name"]).alias("mask"),
         _widths(activities).alias("width_bytes"),
         named(activities["name"], _FEWER_MULTIPLICATIONS).fill_null(value=False).alias("multiplies_less"),
     )
@@ -235,6 +309,25 @@ def _serve(shares: pl.DataFrame, kernels: pl.Series, names: pl.Series, works: pl
     )
     served = found.select(pl.col("moved") * pl.col("served_bytes"))["moved"]
     return shares.with_columns(bytes_moved=pl.coalesce("bytes_moved", served))
+
+
+def _is_matmul(activities: pl.DataFrame) -> pl.Series:
+    return activities.select((pl.col("family").cast(pl.String) == "gemm").fill_null(value=False))["family"]
+
+
+def _masks(names: pl.Series) -> pl.Series:
+    """The mask that a flash-attention kernel's template arguments say it is compiled for: "full", "causal" or "local"."""
+    distinct = names.unique().drop_nulls()
+    text = pl.col("name").cast(pl.String)
+    flags = [text.str.extract_groups(pattern).struct.rename_fields(["causal", "local"]) for pattern in _MASKED]
+    causal, local = (pl.coalesce(found.struct.field(name) for found in flags) for name in ("causal", "local"))
+    mask = pl.when(local == "true").then(pl.lit("local")).otherwise(causal.replace({"true": "causal", "false": "full"}))
+    told = (
+        distinct.filter(distinct.cast(pl.String).str.contains("flash", literal=True))
+        .to_frame("name")
+        .with_columns(mask=mask)
+    )
+    return names.to_frame("name").join(told, on="name", how="left", maintain_order="left")["mask"]
 
 
 def _widths(activities: pl.DataFrame) -> pl.Series:

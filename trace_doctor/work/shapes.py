@@ -85,11 +85,17 @@ class Argument(NamedTuple):
 
 
 class Call(NamedTuple):
-    """An op and its inputs. `output`: shape of the result, where another op of the trace tells it."""
+    """An op and its inputs, and what the rest of the trace tells of it.
+
+    `output`: shape of the result, as another op has it. `partner`: of an autograd function's forward its backward, and the
+    reverse. `mask`: which mask the attention kernels' names say they were compiled for ("full", "causal", "local").
+    """
 
     name: str
     arguments: tuple[Argument, ...]
     output: Shape | None = None
+    partner: Call | None = None
+    mask: str | None = None
 
     def argument(self, position: int | None) -> Argument:
         """The input at a position; an empty one beyond the end or where there is no such input."""
@@ -151,6 +157,11 @@ def volume(shape: Shape | None, dtype: str) -> Volume:
 def read(call: Call, *positions: int) -> Volume:
     """Data of the tensors (or lists of tensors) at these positions, each once."""
     return sum((_whole(call.argument(position)) for position in positions), Volume())
+
+
+def total(volumes: Iterable[Volume]) -> Volume:
+    """The data of all of them."""
+    return sum(volumes, Volume())
 
 
 def element_bytes(dtype: str) -> float | None:
