@@ -54,13 +54,14 @@ def nested(*names_and_values: tuple[str, dict[str, Any]]) -> list[Row]:
 
 def test_a_kernel_takes_its_ops_work() -> None:
     found = work(gemm(0, 10, 0), ops=nested(("aten::mm", MM)))
-    assert found.rows() == [(0, MM_FLOPS, MM_BYTES, "bf16", False, True, "aten::mm", 0, False)]
+    assert found.rows() == [(0, MM_FLOPS, MM_BYTES, "bf16", False, None, True, "aten::mm", 0, False)]
     assert found.columns == [
         "activity",
         "flops",
         "bytes_moved",
         "op_dtype",
         "recompute",
+        "pass",
         "has_shapes",
         "formula_op",
         "op_row",
@@ -147,12 +148,12 @@ def test_copies_sets_and_communication_have_no_work() -> None:
 
 def test_an_unlinked_kernel_is_unknown() -> None:
     found = work(gemm(0, 10, None), ops=nested(("aten::mm", MM)))
-    assert found.rows() == [(0, None, None, None, False, False, None, None, False)]
+    assert found.rows() == [(0, None, None, None, False, None, False, None, None, False)]
 
 
 def test_a_trace_without_host_ops_is_unknown() -> None:
     found = work(gemm(0, 10, None), ops=[])
-    assert found.rows() == [(0, None, None, None, False, False, None, None, False)]
+    assert found.rows() == [(0, None, None, None, False, None, False, None, None, False)]
 
 
 def test_an_empty_trace_gives_no_rows() -> None:
@@ -250,6 +251,19 @@ def test_an_attention_forward_inside_backward_is_recompute() -> None:
         node(3, "aten::mm", 0, **MM),
     ]
     assert [recomputed(*rows, launched_by=row) for row in range(4)] == [False, True, False, False]
+
+
+def test_backward_is_what_stands_in_a_node_and_forward_what_autograd_numbered_elsewhere() -> None:
+    rows = [
+        node(0, "aten::linear", None, sequence=0, forward_thread=0, **LINEAR),
+        node(1, "aten::mm", 0, sequence=1, forward_thread=0, **MM),
+        node(20, f"{ENGINE}MmBackward0", None, sequence=1, forward_thread=1),
+        node(21, "MmBackward0", 2, sequence=1, forward_thread=1),
+        node(22, "aten::mm", 3, **MM),
+        node(40, "aten::mm", None, sequence=-1, forward_thread=0, **MM),
+    ]
+    passes = [work(gemm(0, 10, row), ops=rows)["pass"].item() for row in range(6)]
+    assert passes == ["forward", "forward", "backward", "backward", "backward", None]
 
 
 CONVOLUTION = {

@@ -23,6 +23,8 @@ MOSTLY_COVERED = 0.9
 MUCH_MEMORY_WALL = 0.1
 IDLE_MEMORY = 0.4
 """Kernels that the memory holds back use more of its bandwidth than this."""
+BACKWARD_PER_FORWARD = (1.5, 2.5)
+"""A gradient of the input and one of the weights make two; the first layer needs one only."""
 FLOPS_TOLERANCE = 0.1
 """Model and shapes differ by less: norms, softmax and conventions."""
 
@@ -40,6 +42,7 @@ def warnings_of(
     for analysis in analyses:
         found += _device_warnings(analysis)
         found += _beaten_peaks(analysis)
+        found += _uneven_passes(analysis)
     found += _model_warnings(analyses, rows, window, options)
     return list(dict.fromkeys(found))
 
@@ -99,6 +102,24 @@ def _beaten_peaks(analysis: Analysis) -> list[Message]:
                 )
             )
     return found
+
+
+def _uneven_passes(analysis: Analysis) -> list[Message]:
+    """A backward pass whose FLOPs are far from twice the forward's, where both are nearly all known; recomputation is neither."""
+    known = shape_work(analysis).covered
+    once = analysis.account.tensor.filter(~pl.col("recompute"))
+    sums = dict(once.group_by("pass").agg((pl.col("flops") * pl.col("part")).sum()).iter_rows())
+    forward, backward, others = (float(sums.get(name) or 0) for name in ("forward", "backward", None))
+    if known.covered_ns < MOSTLY_COVERED * known.tensor_ns or others > FLOPS_TOLERANCE * (forward + backward):
+        return []
+    low, high = BACKWARD_PER_FORWARD
+    if not forward or not backward or low <= backward / forward <= high:
+        return []
+    told = (
+        f"the backward pass holds {backward / forward:.2f} x the FLOPs of the forward pass ({backward:.4g} and {forward:.4g}), not about"
+        " 2 x: frozen weights, evaluation under autograd and single layers need less, a second backward more; else a count is wrong"
+    )
+    return [Message(code="uneven-passes", message=told)]
 
 
 def _too_few_shapes(work: ShapeWork, given: float) -> list[Message]:

@@ -65,14 +65,14 @@ _FLASH_3 = r"CollectiveMainloop(?:Fwd|Bwd)\w*<.*?arch::Sm\d+, (true|false), (tru
 
 
 def estimate(trace: Trace) -> pl.DataFrame:
-    """One row per activity: activity, flops, bytes_moved, op_dtype, recompute, has_shapes, formula_op, op_row, multiplies_less.
+    """One row per activity: activity, flops, bytes_moved, op_dtype, recompute, pass, has_shapes, formula_op, op_row, multiplies_less.
 
     `flops` are those of tensor kernels, `bytes_moved` what a compute kernel must move at least; null is unknown. `op_dtype`
     is the op's dtype word ("bf16"; float32 says "fp32", whether it ran as TF32 only the kernel's name tells). `recompute`:
-    forward work done again in backward. `has_shapes`: an op around the launch recorded its inputs. `formula_op` and
-    `op_row`: the op whose work this is. `multiplies_less`: a kernel of that op says Winograd or FFT, convolutions that do
-    fewer multiplications than `flops` counts, in kernels that may have a plain name. Kernels of a CUDA graph get nothing,
-    for the op around the launch is not theirs.
+    forward work done again in backward. `pass`: "forward" or "backward" of training, null for others. `has_shapes`: an op
+    around the launch recorded its inputs. `formula_op` and `op_row`: the op whose work this is. `multiplies_less`: a kernel of
+    that op says Winograd or FFT, convolutions that do fewer multiplications than `flops` counts, in kernels that may have a
+    plain name. Kernels of a CUDA graph get nothing, for the op around the launch is not theirs.
     Needs `linking.link` and `kernels.classify` to have run.
     """
     ops = trace.ops.select("op", "parent", "sequence", "forward_thread", *_RECORDED)
@@ -90,6 +90,7 @@ def estimate(trace: Trace) -> pl.DataFrame:
         "bytes_moved",
         "op_dtype",
         at(again, launches["op"]).fill_null(value=False).alias("recompute"),
+        at(recompute.passes(ops), launches["op"]).alias("pass"),
         at(shapes, launches["op"]).is_not_null().alias("has_shapes"),
         at(ops["name"], launches["owner"]).cast(pl.String).alias("formula_op"),
         pl.col("owner").alias("op_row"),

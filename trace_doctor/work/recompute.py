@@ -33,6 +33,19 @@ def find(ops: pl.DataFrame, attention_forward: list[str]) -> pl.Series:
     return (found & node.is_not_null() & ~is_backward).alias("recompute")
 
 
+def passes(ops: pl.DataFrame) -> pl.Series:
+    """For each op the pass of training that it belongs to, "forward" or "backward"; null for others (optimizer, evaluation).
+
+    Backward is what stands in a backward node, forward what autograd numbered elsewhere. Recomputed forward work counts as backward.
+    """
+    is_backward = named(ops["name"], _BACKWARD)
+    numbered = (ops["sequence"] >= 0) & ~(ops["forward_thread"].fill_null(0) > 0)
+    backward = nearest(ops["parent"], is_backward).is_not_null()
+    forward = nearest(ops["parent"], numbered).is_not_null()
+    found = pl.when("backward").then(pl.lit("backward")).when("forward").then(pl.lit("forward"))
+    return pl.DataFrame({"backward": backward, "forward": forward}).select(found.alias("pass"))["pass"]
+
+
 def _inside(node: pl.Series, row: pl.Series) -> pl.Series:
     """Whether the op at `row` lies in the same backward node as this one."""
     return (at(node, row) == node).fill_null(value=False)
