@@ -16,7 +16,7 @@ from trace_doctor.cli.analyze import analyze
 from trace_doctor.errors import InputError
 from trace_doctor.options import Options, Thresholds
 from trace_doctor.report import Report, from_json, to_json
-from trace_doctor.reporter import markdown, terminal
+from trace_doctor.reporter import html, markdown, terminal
 
 
 def fails_with(error: BaseException) -> Callable[..., Report]:
@@ -96,13 +96,18 @@ def test_markdown(run: Run) -> None:
     assert run("analyze", "t.json", "-f", "markdown") == Ran(0, markdown.render(samples.healthy()), "")
 
 
+def test_html_may_go_to_stdout(run: Run) -> None:
+    assert run("analyze", "t.json", "-f", "html") == Ran(0, html.render(samples.healthy()), "")
+
+
 def test_every_output_is_written_by_its_suffix_and_nothing_printed(run: Run, tmp_path: Path) -> None:
-    flags = [part for suffix in ("json", "md", "txt") for part in ("-o", str(tmp_path / f"r.{suffix}"))]
+    flags = [part for suffix in ("json", "md", "txt", "html") for part in ("-o", str(tmp_path / f"r.{suffix}"))]
     assert run("analyze", "t.json", *flags) == Ran(0, "", "")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         "r.json": to_json(samples.healthy()),
         "r.md": markdown.render(samples.healthy()).encode(),
         "r.txt": terminal.render(samples.healthy()).encode(),
+        "r.html": html.render(samples.healthy()).encode(),
     }
 
 

@@ -237,13 +237,19 @@ def test_the_slope_of_the_roof_is_the_bandwidth_and_meets_the_peak() -> None:
     assert best.kind == "best"
 
 
-def test_kernels_without_counted_flops_are_told_of() -> None:
+def test_kernels_without_counted_flops_stand_under_the_memory_roof_alone_and_the_rest_is_told_of() -> None:
     found = figures.roofline(pictured.full())
     assert found is not None
-    # the sum and the all-reduce: 15 % and 18 %
-    assert text.plain(found.unplaced or "").startswith(
-        "Not drawn: kernels whose FLOPs are not counted, 33.0 % of the time"
+    (add,) = found.streaming
+    assert (add.row, add.wall, add.x) == (2, "memory", pytest.approx(100 * 2.5 / 3.35))
+    assert text.plain(add.label) == (
+        "vectorized_elementwise_kernel<CUDAFunctor_add>: 15.0 % of the time, 2.50 TB/s, 75 % of ideal, memory"
     )
+    assert [(tick.at, text.plain(tick.label)) for tick in found.bandwidth_ticks[::2]] == [
+        (0.0, "0"), (50.0, "1.68 TB/s"), (100.0, "3.35 TB/s"),
+    ]  # fmt: skip
+    # the all-reduce
+    assert text.plain(found.unplaced or "") == "Not drawn: kernels whose work is not known, 18.0 % of the time."
 
 
 @pytest.mark.parametrize("report", [samples.healthy(), samples.poor(), Report()])
@@ -270,6 +276,6 @@ def test_names_are_shown_as_they_stand() -> None:
     report = replace(samples.healthy(), kernels=replace(pictured.full().kernels))
     source = html.render(report)
     assert (
-        unescape(re.findall(r'<th scope="row" data-value="([^"]*)"', source)[2])
+        unescape(re.findall(r'<th scope="row" title="[^"]*"><code>([^<]*)</code>', source)[2])
         == "vectorized_elementwise_kernel<CUDAFunctor_add>"
     )

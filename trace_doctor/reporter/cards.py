@@ -31,7 +31,6 @@ class Line(NamedTuple):
 class Card(NamedTuple):
     """A finding that is worth fixing."""
 
-    code: str
     wall: Wall
     title: str
     points: float
@@ -110,7 +109,6 @@ def _card(finding: Finding, report: Report) -> Card:
         ]
     lines.append(Line("more", f"trace-doctor explain {finding.code}"))
     return Card(
-        code=finding.code,
         wall=finding.wall,
         title=text.clip(finding.title, LONGEST_TITLE),
         points=finding.mfu_points,

@@ -144,6 +144,9 @@ class RooflineFigure(NamedTuple):
     y_ticks: tuple[Tick, ...]
     bounds: tuple[tuple[Wall, str], ...]
     """The colours and what they stand for."""
+    streaming: tuple[Point, ...]
+    """Kernels without counted FLOPs by their bytes per second, linear."""
+    bandwidth_ticks: tuple[Tick, ...]
     unplaced: str | None
 
 
@@ -411,15 +414,18 @@ def _grouped(gpus: Sequence[Gpu], groups: Sequence[Sequence[Gpu]]) -> str | None
 
 
 def roofline(report: Report) -> RooflineFigure | None:
-    """Kernels by intensity and achieved FLOP/s under the device's roofs; null where no kernel has both or no peak is known."""
+    """Kernels by intensity and achieved FLOP/s under the device's roofs; null where no kernel has known work or no peak is known."""
     device = report.device
     placed = [(place, row) for place, row in enumerate(report.kernels.rows) if row.intensity and row.achieved_flops]
-    if not placed or not device.peak_flops:
+    bandwidth = device.memory_bandwidth
+    streaming = _streaming(report.kernels.rows) if bandwidth else []
+    # caches carry more than the memory does
+    widest = max([bandwidth or 0.0, *(moved for _, _, moved in streaming)])
+    if not device.peak_flops or not (placed or streaming):
         return None
     flat = _flat_roofs(report, [row for _, row in placed])
-    bandwidth = device.memory_bandwidth
-    xs = [row.intensity or 1.0 for _, row in placed] + [roof / bandwidth for _, _, roof in flat if bandwidth]
-    ys = [row.achieved_flops or 1.0 for _, row in placed] + [roof for _, _, roof in flat]
+    xs = [1.0, *(row.intensity or 1.0 for _, row in placed), *(roof / bandwidth for _, _, roof in flat if bandwidth)]
+    ys = [*(row.achieved_flops or 1.0 for _, row in placed), *(roof for _, _, roof in flat)]
     x, y = _Axis.over(xs), _Axis.over(ys)
     return RooflineFigure(
         roofs=tuple([*_slope(bandwidth, max(roof for _, _, roof in flat), x, y), *_flats(flat, bandwidth, x, y)]),
@@ -427,7 +433,9 @@ def roofline(report: Report) -> RooflineFigure | None:
         x_ticks=tuple(Tick(x.place(10**power), _power(10**power)) for power in x.powers),
         y_ticks=tuple(Tick(100 - y.place(10**power), _power(10**power, "FLOP/s")) for power in y.powers),
         bounds=tuple((BOUND_WALLS[bound], words) for bound, words in BOUNDS.items()),
-        unplaced=_unplaced(report, [row for _, row in placed]),
+        streaming=_spread(streaming, widest),
+        bandwidth_ticks=_bandwidth_ticks(bandwidth, widest) if bandwidth else (),
+        unplaced=_unplaced(report, {*(place for place, _ in placed), *(place for place, _, _ in streaming)}),
     )
 
 
@@ -493,28 +501,55 @@ def _flats(flat: Sequence[tuple[str, str, float]], bandwidth: float | None, x: _
 
 def _point(place: int, row: KernelRow, x: _Axis, y: _Axis) -> Point:
     intensity, achieved = row.intensity or 1.0, row.achieved_flops or 1.0
+    reached = f"{text.number(intensity)} FLOP/B, {text.rate(achieved, 'FLOP/s')}"
+    return _disc(place, row, x.place(intensity), 100 - y.place(achieved), reached)
+
+
+def _disc(place: int, row: KernelRow, x: float, y: float, reached: str) -> Point:
     known = [
         f"{text.percent(row.share)} of the time",
-        f"{text.number(intensity)} FLOP/B",
-        text.rate(achieved, "FLOP/s"),
+        reached,
         f"{text.percent(row.efficiency, 0)} of ideal" if row.efficiency is not None else "",
         BOUNDS.get(row.bound or "", ""),
     ]
     return Point(
         row=place,
         wall=BOUND_WALLS[row.bound],
-        x=x.place(intensity),
-        y=100 - y.place(achieved),
+        x=x,
+        y=y,
         radius=min(SMALLEST_RADIUS + 18 * math.sqrt(max(row.share, 0.0)), LARGEST_RADIUS),
         label=f"{_short(row.name)}: {', '.join(part for part in known if part)}",
     )
 
 
-def _unplaced(report: Report, placed: Sequence[KernelRow]) -> str | None:
-    rest = sum(row.share for row in report.kernels.rows) - sum(row.share for row in placed)
+def _streaming(rows: Sequence[KernelRow]) -> list[tuple[int, KernelRow, float]]:
+    """Kernels without counted FLOPs: place in the table, row, bytes per second."""
+    return [
+        (place, row, row.achieved_bandwidth)
+        for place, row in enumerate(rows)
+        if row.achieved_bandwidth and not (row.intensity and row.achieved_flops)
+    ]
+
+
+def _spread(streaming: Sequence[tuple[int, KernelRow, float]], widest: float) -> tuple[Point, ...]:
+    """Discs along a line as long as `widest`, spread over its height so that neighbours in the table don't hide each other."""
+    return tuple(
+        _disc(place, row, 100 * moved / widest, 30 + 20 * (place % 3), text.rate(moved, "B/s"))
+        for place, row, moved in streaming
+    )
+
+
+def _bandwidth_ticks(bandwidth: float, widest: float) -> tuple[Tick, ...]:
+    """Quarters of the memory's bandwidth."""
+    quarters = [part * bandwidth / 4 for part in range(5)]
+    return tuple(Tick(100 * rate / widest, text.rate(rate, "B/s") if rate else "0") for rate in quarters)
+
+
+def _unplaced(report: Report, placed: set[int]) -> str | None:
+    rest = sum(row.share for place, row in enumerate(report.kernels.rows) if place not in placed)
     if rest < 0.0005:
         return None
-    return f"Not drawn: kernels whose FLOPs are not counted, {text.percent(rest)} of the time; the table has their bytes per second."
+    return f"Not drawn: kernels whose work is not known, {text.percent(rest)} of the time."
 
 
 # ---- fixes

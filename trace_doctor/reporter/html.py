@@ -25,7 +25,7 @@ from trace_doctor.reporter.view import Bar, View, step_ns, view
 
 BELOW_BYTES = 1_000_000
 LONGEST_NAME = 70
-LONGEST_FULL_NAME = 300
+LONGEST_FULL_NAME = 240
 MOST_CAUSES_NAMED = 3
 
 BASES = {
@@ -46,10 +46,10 @@ class Column(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What a cell shows and what it is sorted by."""
+    """What a cell shows, and the number it is sorted by."""
 
     words: str
-    value: float | str
+    value: float = 0.0
 
 
 class Kernel(NamedTuple):
@@ -186,8 +186,8 @@ def _kernel(row: KernelRow, report: Report, shown: View) -> Kernel:
         full_name=text.clip(row.name, LONGEST_FULL_NAME) + op,
         kind=row.family or "",
         cells=(
-            Cell(row.family or "", row.family or ""),
-            Cell(row.dtype or "", row.dtype or ""),
+            Cell(row.family or ""),
+            Cell(row.dtype or ""),
             Cell(text.count(times), times),
             Cell(text.points(100 * row.share), row.share),
             Cell(shown.column.show(row.time_ns / units), row.time_ns),
@@ -196,7 +196,7 @@ def _kernel(row: KernelRow, report: Report, shown: View) -> Kernel:
             _known(row.achieved_bandwidth, lambda value: text.number(value / 1e9)),
             _known(row.intensity, text.number),
             _known(row.efficiency, lambda value: text.percent(value, 0)),
-            Cell(bound, bound),
+            Cell(bound),
         ),
     )
 

@@ -238,7 +238,6 @@
         next.focus();
       });
       disc.dataset.tip = disc.getAttribute("aria-label");
-      $("title", disc).remove();
       disc.addEventListener("click", () => reveal($(disc.getAttribute("href"))));
     });
   };
@@ -266,7 +265,7 @@
   };
   const sort = (button) => {
     const [head, column] = [button.closest("th"), Number(button.dataset.column)];
-    const value = (row) => row.children[column].dataset.value;
+    const value = (row) => row.children[column].dataset.value ?? row.children[column].textContent;
     const isNumber = head.classList.contains("n");
     const falls = head.getAttribute("aria-sort") ? head.getAttribute("aria-sort") === "ascending" : isNumber;
     const compare = isNumber ? (a, b) => Number(value(a)) - Number(value(b)) : (a, b) => value(a).localeCompare(value(b), "en");
@@ -293,7 +292,7 @@
 
   if (data.strip) strip();
   if (data.ranks) ranks();
-  roofline($$(".roofline a"));
+  for (const plot of $$(".roofline")) roofline($$("a", plot));
 
   // ---- print: what is folded is shown
 
