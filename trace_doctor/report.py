@@ -295,6 +295,53 @@ class Counts(Struct, frozen=True, kw_only=True):
     frees: int = 0
 
 
+class MemoryPoint(Struct, frozen=True, kw_only=True):
+    """What the caching allocator held at one time."""
+
+    at_ns: int
+    allocated_bytes: int | None = None
+    """Of tensors."""
+    reserved_bytes: int | None = None
+    """Of the device."""
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """How full the GPU's memory got, by what PyTorch's caching allocator says of itself; null where the trace doesn't tell.
+
+    What others hold (the CUDA context, communicators, other processes) is not in it. Allocations happen on the host's clock: the
+    window is here the time in which its work was launched.
+    """
+
+    capacity_bytes: int | None = None
+    """Of the device, as the profiler reports it."""
+    peak_allocated_bytes: int | None = None
+    """Most that tensors held in the window."""
+    peak_reserved_bytes: int | None = None
+    """Most that the allocator held of the device in the window."""
+    share: float | None = None
+    """`peak_reserved_bytes` of the capacity."""
+    resident_bytes: int | None = None
+    """Least that tensors held in the window: parameters, states of the optimizer."""
+    fragmented_bytes: int | None = None
+    """Reserved but in no tensor when tensors held most."""
+    room_bytes: int | None = None
+    """What tensors could hold beyond their peak, a tenth of the device left to others and to fragmentation; estimated."""
+    file_peak_allocated_bytes: int | None = None
+    """The peaks of the whole file, start-up included."""
+    file_peak_reserved_bytes: int | None = None
+    mallocs: int = 0
+    """Calls of the driver for memory of the device in the window, by the process."""
+    frees: int = 0
+    retries: int = 0
+    """Releases that the next allocation follows inside the same op: the allocator found the device full."""
+    events: int = 0
+    """Recorded levels in the file."""
+    timeline: list[MemoryPoint] = []
+    """The levels over the whole file; of more than 200, the highest in each of 200 groups of neighbours. In `gpus[]` alone."""
+    basis: Basis | None = None
+    """Of the levels and the peaks."""
+
+
 class Gpu(Struct, frozen=True, kw_only=True):
     rank: int | None = None
     process: str | None = None
@@ -307,6 +354,8 @@ class Gpu(Struct, frozen=True, kw_only=True):
     counts: Counts = Counts()
     step_time_ns: StepTime = StepTime()
     metrics: Metrics = Metrics()
+    memory: Memory | None = None
+    """Null where the trace has neither memory events nor allocator calls in the window."""
 
 
 class Spread(Struct, frozen=True, kw_only=True):
@@ -462,6 +511,8 @@ class Report(Struct, frozen=True, kw_only=True):
     collectives: list[Collective] = []
     kernels: Kernels = Kernels()
     roofline: Roofline = Roofline()
+    memory: Memory | None = None
+    """Of the GPU whose memory got fullest."""
     strip: Strip | None = None
     counts: Counts = Counts()
     coverage: Coverage = Coverage()

@@ -45,6 +45,7 @@ def assemble(analyses: Sequence[Analysis], options: Options) -> Report:
         kernels=kernel_table(analyses, options),
         roofline=below_the_roofline(analyses),
         strip=strip_of(analyses[0]),
+        memory=means.fullest_memory(gpus),
         counts=means.sum_counts([gpu.counts for gpu in gpus]),
         coverage=coverage_of(analyses, traces),
         warnings=[*warnings_of(analyses, traces, rows, window, options), *contradicted(metrics, rows)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_doctor.accounts.metrics import metrics_of, step_time, used_durations
+from trace_doctor.classifiers.capacity import memory_of
 from trace_doctor.classifiers.ledger import Analysis, ledger, partition
 from trace_doctor.options import Options
 from trace_doctor.report import Counts, Gpu, Span
@@ -31,6 +32,7 @@ def gpu_row(analysis: Analysis, options: Options) -> Gpu:
         counts=_counts(analysis),
         step_time_ns=step_time(used_durations(analysis)),
         metrics=metrics_of(analysis, rows, options),
+        memory=memory_of(analysis),
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import polars as pl
 
 from trace_doctor.classifiers.intervals import share_out
 from trace_doctor.classifiers.ledger import Analysis, rows_of, summed, tops
 from trace_doctor.classifiers.timeline import COMMUNICATION
-from trace_doctor.report import Collective, Counts, LedgerRow, Partition, Spread
+from trace_doctor.report import Collective, Counts, Gpu, LedgerRow, Memory, Partition, Spread
 
 MANY_COLLECTIVES = 50
 
@@ -51,6 +52,13 @@ def mean_ledger(analyses: Sequence[Analysis], ledgers: Sequence[list[LedgerRow]]
 def sum_counts(counts: Sequence[Counts]) -> Counts:
     """Counts of all GPUs together."""
     return Counts(**{name: sum(getattr(c, name) for c in counts) for name in Counts.__struct_fields__})
+
+
+def fullest_memory(gpus: Sequence[Gpu]) -> Memory | None:
+    """The memory of the GPU that got fullest, without its timeline; where no share is known, of the first that tells anything."""
+    known = [gpu.memory for gpu in gpus if gpu.memory is not None]
+    fullest = max(known, key=lambda memory: memory.share or 0.0, default=None)
+    return None if fullest is None else msgspec.structs.replace(fullest, timeline=[])
 
 
 def collectives(analyses: Sequence[Analysis]) -> list[Collective]:

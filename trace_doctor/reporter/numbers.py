@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trace_doctor.report import Metrics, Report, Step, StepDifference, Utilisation
+from trace_doctor.report import Memory, Metrics, Report, Step, StepDifference, Utilisation
 from trace_doctor.reporter import text
 
 MOST_STEPS = 6
@@ -56,6 +56,7 @@ def numbers(report: Report) -> tuple[Number, ...]:
         basis or "", ""
     )
     rows = [_time(report), *(_utilisation(one) for one in metrics.utilisations), *_counters(metrics)]
+    rows += _memory(report.memory, fullest=len(report.gpus) > 1)
     if metrics.communication_overlap is not None:
         overlap = text.percent(metrics.communication_overlap)
         rows.append(Number("communication hidden", overlap, "of it ran behind compute", "measured"))
@@ -115,6 +116,17 @@ def _counters(metrics: Metrics) -> list[Number]:
         meaning = "of the bandwidth while kernels without tensor work ran"
         rows.append(Number("memory, when bound", text.percent(sum(shares)), meaning, "measured"))
     return rows
+
+
+def _memory(memory: Memory | None, *, fullest: bool) -> list[Number]:
+    """The peak against the device, where both are known."""
+    if memory is None or memory.share is None:
+        return []
+    reserved, allocated = text.size(memory.peak_reserved_bytes), text.size(memory.peak_allocated_bytes)
+    meaning = f"{reserved} of {text.size(memory.capacity_bytes)} reserved, {allocated} by tensors"
+    meaning += ", on the fullest GPU" * fullest
+    meaning += f", {memory.retries} allocator {'retry' if memory.retries == 1 else 'retries'}" * bool(memory.retries)
+    return [Number("memory peak", text.percent(memory.share), meaning, memory.basis or "")]
 
 
 def steps(report: Report) -> tuple[str, ...]:

@@ -246,6 +246,13 @@ def rate(value: float | None, unit: str) -> str:
     return scaled(value, usable)
 
 
+def size(value: float | None) -> str:
+    """Bytes of memory as PyTorch prints them: 512 MiB, 71.2 GiB."""
+    if value is None:
+        return "unknown"
+    return scaled(value, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
+
+
 def percent(share: float | None, digits: int = 1) -> str:
     """A share of 1 as per cent."""
     return "unknown" if share is None else f"{100 * share:.{digits}f}{SPACE}%"
