@@ -332,8 +332,8 @@ class Memory(Struct, frozen=True, kw_only=True):
     mallocs: int = 0
     """Calls of the driver for memory of the device in the window, by the process."""
     frees: int = 0
-    retries: int = 0
-    """Releases that the next allocation follows inside the same op: the allocator found the device full."""
+    retries: int | None = None
+    """Releases that the next allocation follows inside the same op: the allocator found the device full; null without host ops."""
     events: int = 0
     """Recorded levels in the file."""
     timeline: list[MemoryPoint] = []

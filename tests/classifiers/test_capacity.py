@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.build import launch, launched, trace
 from tests.fixes.build import analyses_of
 from tests.simulator import MS, US, Run, work
 from tests.simulator.kineto import CLOCK_NS
 from tests.simulator.programs import MATMUL
 from trace_doctor.classifiers.capacity import Recomputed, memory_of, recomputed
 from trace_doctor.fixes.case import case_of
+from trace_doctor.loaders.linking import link
 from trace_doctor.options import Limits, Options
 from trace_doctor.report import Memory, MemoryPoint
 
@@ -143,6 +145,17 @@ def test_calls_for_memory_of_the_device() -> None:
         run.do(MATMUL)
     found = memory(run)
     assert found == Memory(capacity_bytes=CAPACITY, mallocs=3, frees=3, retries=1)
+
+
+def test_retries_are_unknown_without_host_ops() -> None:
+    built = trace(
+        launched(10, 80, at_ns=1, correlation=1),
+        launch(20, 1, "cudaFree", kind="free"),
+        launch(21, 1, "cudaMalloc", kind="malloc"),
+        launched(95, 80, at_ns=30, correlation=2),
+    )
+    (analysis,) = analyses_of(link(built))
+    assert memory_of(analysis) == Memory(mallocs=1, frees=1, retries=None)
 
 
 def test_without_events_and_calls_nothing_is_said() -> None:

@@ -77,6 +77,72 @@ def recomputing_short_of_memory(run: Run) -> None:
         run.do(MATMUL)
 
 
+GIB = 2**30
+
+
+def short_of_blocks(run: Run) -> None:
+    """The allocator asks the driver though half of the device is free."""
+    run.hold(40 * GIB)
+    with run.step():
+        matmul_until_idle(run)
+        with run.range("aten::empty"):
+            run.call("cudaMalloc", 300 * US, cause="allocator")
+        run.do(MATMUL)
+
+
+def nearly_full(run: Run) -> None:
+    """72 GiB of 79.2 are reserved, 8 of them in no tensor."""
+    run.hold(64 * GIB, reserved_bytes=72 * GIB)
+    short_of_memory(run)
+
+
+def full(run: Run) -> None:
+    """The device is full: what is cached is given back before the allocation succeeds."""
+    run.hold(64 * GIB)
+    with run.step():
+        matmul_until_idle(run)
+        with run.range("aten::empty"):
+            run.call("cudaMalloc", 10 * US, cause="allocator")
+            run.call("cudaFree", 200 * US, cause="allocator")
+            run.call("cudaMalloc", 100 * US, cause="allocator")
+        run.do(MATMUL)
+
+
+def offloading_with_room(run: Run) -> None:
+    run.hold(10 * GIB)
+    memory_wall.activations_go_to_the_host_and_back(run)
+
+
+def offloading_without_room(run: Run) -> None:
+    run.hold(765 * GIB // 10)
+    memory_wall.activations_go_to_the_host_and_back(run)
+
+
+def recomputing_beside(resident_bytes: int) -> Program:
+    """Three blocks, each of which gains 5 GiB while it is computed again, beside what stays: 0.9 x 79.2 GiB hold 71.27."""
+
+    def program(run: Run) -> None:
+        run.hold(resident_bytes)
+        run.host(US)
+        with run.step():
+            for _ in range(3):
+                run.do(MATMUL)
+            for _ in range(3):
+                with run.backward("CheckpointFunctionBackward"):
+                    run.hold(5 * GIB)
+                    run.do(MATMUL, recompute=True)
+                    run.host(US)
+                    with run.backward("MmBackward0"):
+                        run.do(MATMUL)
+                run.hold(-5 * GIB)
+
+    return program
+
+
+# the peak is what stays and one block
+WITH_ROOM, WITH_SOME_ROOM, WITHOUT_ROOM = (recomputing_beside(stays * GIB) for stays in (51, 52, 62))
+
+
 def checkpointed_matmul(run: Run) -> None:
     """Forward, forward again inside backward, backward."""
     run.do(MATMUL)
@@ -218,10 +284,60 @@ REMEDIES = {
         fits=((recomputing_short_of_memory, one),),
         not_for=((recomputing, one),),
     ),
+    "no recomputation where there is room": Remedy(
+        r"(?s)Drop it, there is room: tensors hold 56\.0 GiB of 79\.2 GiB .* at most about 15\.0 GiB more.*y = block\(x\)",
+        fits=((WITH_ROOM, one),),
+        not_for=((WITH_SOME_ROOM, one), (WITHOUT_ROOM, one), (recomputing, one), (recomputing_short_of_memory, one)),
+    ),
+    "less recomputation where there is some room": Remedy(
+        r"Keep the activations of 2 of the 3 blocks",
+        fits=((WITH_SOME_ROOM, one),),
+        not_for=((WITH_ROOM, one), (WITHOUT_ROOM, one), (recomputing, one)),
+    ),
+    "recomputation stays where there is no room": Remedy(
+        r"There is no room to drop it: tensors hold 67\.0 GiB of 79\.2 GiB",
+        fits=((WITHOUT_ROOM, one),),
+        not_for=((WITH_ROOM, one), (WITH_SOME_ROOM, one), (recomputing, one)),
+    ),
+    "no offload where there is room": Remedy(
+        r"Keep them on the GPU: tensors hold 10\.0 GiB of its 79\.2 GiB",
+        fits=((offloading_with_room, one), (offloading_with_room, eight)),
+        not_for=((offloading_without_room, one), (memory_wall.activations_go_to_the_host_and_back, one)),
+    ),
+    "a nearly full device": Remedy(
+        r"Memory is nearly full \(72\.0 GiB of 79\.2 GiB reserved, 8\.0 GiB of it in no tensor\)",
+        fits=((nearly_full, one), (nearly_full, eight)),
+        not_for=((short_of_blocks, one), (full, one), (short_of_memory, one)),
+    ),
+    "allocator retries": Remedy(
+        r"The allocator found the device full once \(64\.0 GiB of 79\.2 GiB reserved",
+        fits=((full, one),),
+        not_for=((nearly_full, one), (short_of_memory, one), (short_of_blocks, one)),
+    ),
+    "no saving where the device is not full": Remedy(
+        r"Memory is not the limit \(40\.0 GiB of 79\.2 GiB reserved\)",
+        fits=((short_of_blocks, one), (short_of_blocks, eight)),
+        not_for=((nearly_full, one), (full, one), (short_of_memory, one)),
+    ),
+    "a larger batch where it fits": Remedy(
+        r"raise the micro-batch",
+        fits=((memory_wall.small_kernels_on_a_half_empty_gpu, one),),
+        not_for=(
+            (memory_wall.small_kernels_on_a_fuller_gpu, one),
+            (memory_wall.large_kernels_on_an_empty_gpu, one),
+            (healthy, one),
+        ),
+    ),
     "sharding, tensor and pipeline parallelism": Remedy(
         r"(?s)shard.*tensor parallelism.*pipeline parallelism",
         fits=((short_of_memory, eight), (memory_wall.activations_go_to_the_host_and_back, eight)),
-        not_for=((short_of_memory, one), (healthy, eight), (gradients_reduced_at_the_end, eight)),
+        not_for=(
+            (short_of_memory, one),
+            (short_of_blocks, eight),
+            (offloading_with_room, eight),
+            (healthy, eight),
+            (gradients_reduced_at_the_end, eight),
+        ),
     ),
     "fusion": Remedy(
         r"Fuse (them|each chain)",

@@ -125,8 +125,11 @@ def _during(held: pl.DataFrame, start_ns: int, end_ns: int) -> pl.DataFrame:
     return pl.concat([before, held.filter(pl.col("at_ns").is_between(start_ns, end_ns))])
 
 
-def _calls(analysis: Analysis, start_ns: int, end_ns: int) -> tuple[int, int, int]:
-    """Calls for memory of the device, releases of it, and releases that the next allocation follows inside the same op."""
+def _calls(analysis: Analysis, start_ns: int, end_ns: int) -> tuple[int, int, int | None]:
+    """Calls for memory of the device, releases of it, and releases that the next allocation follows inside the same op.
+
+    `torch.cuda.empty_cache()` releases outside of ops; without host ops in the trace the two can't be told apart.
+    """
     processes = analysis.account.timeline.pieces["process"].drop_nulls().unique()
     threads = [n for n, thread in enumerate(analysis.trace.meta.threads) if thread.process in processes]
     calls = analysis.trace.calls.filter(
@@ -137,10 +140,10 @@ def _calls(analysis: Analysis, start_ns: int, end_ns: int) -> tuple[int, int, in
     of_device = calls.filter(~pl.col("name").cast(pl.String).str.contains("Host")).sort("thread", "start_ns")
     is_free, following = pl.col("kind") == "free", pl.col("kind", "op").shift(-1).over("thread").name.suffix("_next")
     retried = of_device.with_columns(following).filter(
-        is_free & (pl.col("kind_next") == "malloc") & pl.col("op").eq_missing(pl.col("op_next"))
+        is_free & (pl.col("kind_next") == "malloc") & (pl.col("op") == pl.col("op_next"))
     )
     frees = len(of_device.filter(is_free))
-    return len(of_device) - frees, frees, len(retried)
+    return len(of_device) - frees, frees, len(retried) if analysis.trace.meta.has_ops else None
 
 
 def _timeline(held: pl.DataFrame) -> list[MemoryPoint]:

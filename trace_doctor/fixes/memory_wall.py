@@ -1,4 +1,4 @@
-"""Rules for the memory wall: traffic that fusing would save, and pressure on the capacity."""
+"""Rules for the memory wall: traffic that fusing would save."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from trace_doctor.fixes.case import Case
-from trace_doctor.fixes.finding import Draft, largest, whole
+from trace_doctor.fixes.finding import Draft, largest
 from trace_doctor.fixes.small_kernels import is_compiled
 from trace_doctor.trace import matches
 
@@ -38,8 +38,6 @@ FAMILIES = (
     "random",
     "sort",
 )
-CAPACITY = ("allocator", "offload")
-"""Causes that show that memory is short."""
 LONGEST_SEGMENT = 10
 """Kernels between the two matmuls of an attention that is written out: scale, mask, softmax, dropout, casts."""
 
@@ -143,34 +141,6 @@ def _memory_variant(case: Case, family: str) -> str:
     if family in ("embedding", "layout", "optimizer", "random", "sort"):
         return family
     return "compiled" if is_compiled(case) else ""
-
-
-def recomputation(case: Case) -> Iterable[Draft]:
-    """Forward work that runs again inside the backward pass: activation checkpointing."""
-    again = pl.col("recompute").fill_null(value=False) & ~pl.col("is_idle")
-    claims = case.losses.filter(again & ~_is_communication())
-    if case.is_worth_saying(claims):
-        yield Draft(
-            claims,
-            "medium: the ops run again under backward nodes with the shapes of the forward pass",
-            words=largest(claims),
-            variant="tight" if _is_memory_short(case) else "",
-        )
-
-
-def _more_memory(case: Case) -> str:
-    """Where more memory can come from: "parallel", from other ranks, where there are some."""
-    return "parallel" if (case.analysis.trace.meta.world_size or 1) > 1 else ""
-
-
-allocator = whole("allocator", confidence="high: the calls are recorded inside the steps", variant=_more_memory)
-offload = whole("offload", confidence="high: measured, nothing else ran", variant=_more_memory)
-
-
-def _is_memory_short(case: Case) -> bool:
-    """Whether allocator calls or offloading cost time, claimed by now or not."""
-    charges = case.analysis.account.charges
-    return case.is_worth_saying(charges.filter(pl.col("cause").cast(pl.String).is_in(CAPACITY)))
 
 
 def _is_communication() -> pl.Expr:

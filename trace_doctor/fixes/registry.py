@@ -16,6 +16,7 @@ import polars as pl
 from trace_doctor.classifiers.ledger import Analysis
 from trace_doctor.fixes import (
     advice,
+    capacity,
     communication_wall,
     compute,
     fusion,
@@ -29,6 +30,7 @@ from trace_doctor.fixes.case import Case, case_of
 from trace_doctor.fixes.finding import Draft, Need, Rule, contributors, whole
 from trace_doctor.options import Limits, Options
 from trace_doctor.report import Abstained, Finding, Fix, Report, Scope, Wall
+from trace_doctor.trace import ALLOCATED
 
 HOST_EVENTS = Need("the trace has no launch calls", lambda analysis: len(analysis.trace.calls) > 0)
 OPS = Need("the trace has no host ops", lambda analysis: len(analysis.trace.ops) > 0)
@@ -42,6 +44,11 @@ SIZES = Need(
     ),
 )
 
+MEMORY = Need(
+    "the trace has no memory events (profile_memory=True)",
+    lambda analysis: bool(analysis.trace.metrics["name"].cast(pl.String).eq(ALLOCATED).any()),
+)
+
 RULES: tuple[Rule, ...] = (
     # what the host says of itself
     Rule("input-pipeline", whole("input pipeline", confidence="high: the range of the data loader is recorded"), (HOST_EVENTS,)),
@@ -51,14 +58,14 @@ RULES: tuple[Rule, ...] = (
     Rule("logging-in-step", whole("logging", confidence="high: the range is recorded"), (HOST_EVENTS,)),
     Rule("garbage-collection", whole("garbage collection", confidence="high: the range is recorded"), (HOST_EVENTS,)),
     Rule("start-up-in-window", whole("initialisation", confidence="high: one-off calls of this length", is_remark=True)),
-    Rule("allocator", memory_wall.allocator, (HOST_EVENTS,)),
-    Rule("offload", memory_wall.offload),
+    Rule("allocator", capacity.allocator, (HOST_EVENTS,)),
+    Rule("offload", capacity.offload),
     Rule("pageable-copy", host.pageable_copy),
     Rule("exposed-input-copy", host.exposed_input_copy),
     Rule("outlier-step", host.outlier_step),
     # what a part of the model does
     Rule("unfused-optimizer", memory_wall.unfused_optimizer, (OPS,)),
-    Rule("recomputation", memory_wall.recomputation, (OPS,)),
+    Rule("recomputation", capacity.recomputation, (OPS,)),
     Rule("wrong-precision", compute.wrong_precision, (PEAK,)),
     Rule("unfused-attention", memory_wall.unfused_attention, (OPS,)),
     Rule("old-attention-kernel", compute.old_attention, (PEAK,)),
@@ -95,6 +102,7 @@ RULES: tuple[Rule, ...] = (
     Rule("profiler-overhead", whole("profiler overhead", confidence="high: the profiler's own ranges", is_remark=True)),
     Rule("unexplained-idle", trust.unexplained_idle),
     Rule("untrusted-trace", trust.untrusted_trace),
+    Rule("spare-memory", capacity.spare_memory, (MEMORY,)),
     Rule("fp8-opportunity", compute.fp8_opportunity, (SHAPES, PEAK)),
 )  # fmt: skip
 

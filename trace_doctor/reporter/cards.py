@@ -187,6 +187,8 @@ def _measure(key: str, value: float) -> str:
         return f"{words[:-5]} {text.rate(value * 1e9, 'B/s')}"
     if key[-3:] in UNITS_BYTES:
         return f"{words[:-3]} {text.rate(value * UNITS_BYTES[key[-3:]], 'B')}"
+    if key.endswith("_gib"):
+        return f"{words[:-4]} {text.size(value * 2**30)}"
     if key.endswith("_bytes"):
         return f"{words[:-6]} {text.rate(value, 'B')}"
     if key.endswith("_share"):

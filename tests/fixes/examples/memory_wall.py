@@ -236,3 +236,42 @@ def activations_go_to_the_host_beside_compute(run: Run) -> None:
         run.do(MATMUL)
         run.launch(work.copy("HtoD", 20_000_000, duration_ns=150 * US, cause="offload"), stream=COPYING)
         run.do(MATMUL)
+
+
+# ---- room in the memory
+
+GIB = 2**30
+
+
+def _many_small_kernels(run: Run, *, moving_bytes: int) -> None:
+    """10 GiB stay, and `moving_bytes` come and go within the step."""
+    run.hold(10 * GIB)
+    run.host(US)
+    with run.step():
+        run.do(MATMUL)
+        run.hold(moving_bytes)
+        for _ in range(100):
+            run.do(work.add([8], duration_ns=2 * US))
+        run.hold(-moving_bytes)
+        run.do(MATMUL)
+
+
+# 0.9 x 79.2 GiB hold 10 GiB and twice 30.6, not twice 30.7
+@fires("spare-memory", lost_ns=0)
+def small_kernels_on_a_half_empty_gpu(run: Run) -> None:
+    _many_small_kernels(run, moving_bytes=306 * GIB // 10)
+
+
+@spares("spare-memory")
+def small_kernels_on_a_fuller_gpu(run: Run) -> None:
+    _many_small_kernels(run, moving_bytes=307 * GIB // 10)
+
+
+@spares("spare-memory")
+def large_kernels_on_an_empty_gpu(run: Run) -> None:
+    with run.step():
+        run.do(MATMUL)
+        run.hold(GIB)
+        matmuls(run, 20)
+        run.hold(-GIB)
+        run.do(MATMUL)
