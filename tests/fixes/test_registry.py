@@ -131,7 +131,7 @@ def test_rules_that_lack_something_abstain() -> None:
     everything = abstained(ran(a_norm))
     no_shapes = abstained(ran(a_norm, lambda: Run(records_shapes=False)))
     assert {rule.code for rule in RULES} & everything.keys() == {"spare-memory"}
-    assert everything["spare-memory"] == "the trace has no memory events (profile_memory=True)"
+    assert everything["spare-memory"] == "the trace has no memory events (profile_memory=True of torch.profiler)"
     assert no_shapes["badly-shaped-matmul"] == "the trace has no op shapes (record_shapes=True)"
 
     def without_a_host(run: Run) -> None:

@@ -45,7 +45,7 @@ SIZES = Need(
 )
 
 MEMORY = Need(
-    "the trace has no memory events (profile_memory=True)",
+    "the trace has no memory events (profile_memory=True of torch.profiler)",
     lambda analysis: bool(analysis.trace.metrics["name"].cast(pl.String).eq(ALLOCATED).any()),
 )
 
