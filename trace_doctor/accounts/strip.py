@@ -60,9 +60,11 @@ def _parts(analysis: Analysis, step: pl.DataFrame) -> pl.DataFrame:
     busy = held.join(mix, on="activity").with_columns(time_ns=pl.col("held_ns") * pl.col("share"))
     idle = charges.filter(pl.col("class") == IDLE, pl.col("number").eq_missing(number))
     columns = ["start_ns", "wall", "cause", "name", "time_ns"]
-    return pl.concat([busy.select(columns), idle.select(columns)]).with_columns(
-        pl.col("wall", "cause", "name").cast(pl.String)
-    )
+    parts = pl.concat([busy.select(columns), idle.select(columns)])
+    # the few distinct contents in the order of their words, so that a moment's are compared as numbers
+    contents = parts.select("wall", "cause", "name").unique()
+    ranked = contents.sort(pl.all().cast(pl.String)).with_row_index("content")
+    return parts.join(ranked, on=["wall", "cause", "name"], nulls_equal=True, maintain_order="left")
 
 
 def _held(pieces: pl.DataFrame, step: pl.DataFrame) -> pl.DataFrame:
@@ -87,9 +89,14 @@ def _held(pieces: pl.DataFrame, step: pl.DataFrame) -> pl.DataFrame:
 
 def _stretches(parts: pl.DataFrame) -> pl.DataFrame:
     """The parts in order of time, with the `stretch` each belongs to: neighbouring moments of the same main name and cause."""
-    main = pl.struct("name", "wall", "cause").sort_by("time_ns", "wall", "cause", "name").last()
-    moments = parts.group_by("start_ns").agg(main=main).sort("start_ns")
-    return parts.join(moments.select("start_ns", stretch=pl.col("main").rle_id()), on="start_ns", maintain_order="left")
+    moments = _main(parts, "start_ns").select("start_ns", stretch=pl.col("content").rle_id())
+    return parts.join(moments, on="start_ns", maintain_order="left")
+
+
+def _main(parts: pl.DataFrame, by: str) -> pl.DataFrame:
+    """The longest part of each `by`, in its order; of several as long the last by their words."""
+    ranked = parts.select(by, "time_ns", "content").sort(by, "time_ns", "content")
+    return ranked.unique(by, keep="last", maintain_order=True)
 
 
 def _merged(stretches: pl.DataFrame, width_ns: int, start_ns: int) -> pl.DataFrame:
@@ -114,10 +121,12 @@ def _strip(
     length_ns: int,
     merged_below_ns: int | None,
 ) -> Strip:
-    main = pl.coalesce("name", "cause").sort_by("time_ns", "wall", "cause", "name").last()
+    named = whole.select("content", main=pl.coalesce(pl.col("name", "cause").cast(pl.String))).unique("content")
+    mains = _main(whole, "segment").join(named, on="content").select("segment", "main")
     segments = (
         whole.group_by("segment")
-        .agg(pl.col("start_ns").min(), main=main, stretches=pl.col("stretch").n_unique())
+        .agg(pl.col("start_ns").min(), stretches=pl.col("stretch").n_unique())
+        .join(mains, on="segment")
         .sort("segment")
     )
     names = segments["main"].unique(maintain_order=True)
