@@ -44,6 +44,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     """The same as `weighty_share` for launch gaps and short kernels: every healthy run has some."""
     outlier_ratio: Ratio = 1.25
     """A step longer than this many medians is an outlier."""
+    slow_rank_ratio: float = 1.1
+    """A GPU whose step without communication is longer than this many medians is slow."""
     small_message_bytes: Count = 1 << 20
     """A collective below this is bound by latency."""
     large_message_bytes: Count = 16 << 20

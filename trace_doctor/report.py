@@ -356,6 +356,10 @@ class Gpu(Struct, frozen=True, kw_only=True):
     metrics: Metrics = Metrics()
     memory: Memory | None = None
     """Null where the trace has neither memory events nor allocator calls in the window."""
+    median_gpu: int | None = None
+    """Of a GPU that works longer than the others: the position in `gpus` of the one it is held against, of median own work."""
+    differences: list[StepDifference] = []
+    """Of such a GPU: its ledger against that of the median GPU, per step, largest change first."""
 
 
 class Spread(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import polars as pl
 
-from trace_doctor.accounts import means
+from trace_doctor.accounts import means, ranks
 from trace_doctor.accounts.coverage import coverage_of
 from trace_doctor.accounts.gpus import gpu_row
 from trace_doctor.accounts.kernels import below_the_roofline, kernel_table
@@ -24,7 +24,9 @@ from trace_doctor.trace import Trace
 
 def assemble(analyses: Sequence[Analysis], options: Options) -> Report:
     """The report of all GPUs: sums hold in every row, and in the means."""
-    gpus = [gpu_row(analysis, options) for analysis in analyses]
+    gpus = ranks.explained(
+        [gpu_row(analysis, options) for analysis in analyses], slow_ratio=options.limits.slow_rank_ratio
+    )
     window, metrics = mean_window(analyses, outlier_ratio=options.limits.outlier_ratio), mean_metrics(gpus)
     merged_partition = means.mean_partition([gpu.partition for gpu in gpus], window.duration_ns)
     rows = means.mean_ledger(analyses, [gpu.ledger for gpu in gpus], window.duration_ns)

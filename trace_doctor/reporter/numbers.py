@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+<<<<<<< HEAD
 from trace_doctor.report import Memory, Metrics, Report, Step, StepDifference, Utilisation
+=======
+from trace_doctor.report import Gpu, Metrics, Report, Step, StepDifference, Utilisation
+>>>>>>> 6e0d8f6 (A rank that works longer than the median rank is named, cause by cause)
 from trace_doctor.reporter import text
 
 MOST_STEPS = 6
@@ -143,6 +147,33 @@ def steps(report: Report) -> tuple[str, ...]:
     lines += [f"step {step.number} left out: {step.why_not or 'no reason given'}" for step in out[:MOST_STEPS]]
     lines += _more(len(out) - MOST_STEPS, "left out")
     return tuple(text.clip(text.sentence(line), LONGEST_LINE) for line in lines)
+
+
+def ranks(report: Report) -> tuple[str, ...]:
+    """The GPUs that work longer than the others, and why."""
+    slow = [gpu for gpu in report.gpus if gpu.differences]
+    lines = [_slow_rank(gpu, report.gpus[gpu.median_gpu or 0]) for gpu in slow[:MOST_STEPS]]
+    more = (
+        [f"{text.plural(len(slow) - MOST_STEPS, 'more GPU')} slow: see the JSON report"]
+        if len(slow) > MOST_STEPS
+        else []
+    )
+    return tuple(text.clip(text.sentence(line), LONGEST_LINE) for line in [*lines, *more])
+
+
+def _slow_rank(gpu: Gpu, median: Gpu) -> str:
+    own = [row for row in gpu.differences if row.wall != "communication"]
+    longer_ns = max(sum(row.time_ns - row.median_ns for row in own), 1)
+    told = [row for row in own if abs(row.time_ns - row.median_ns) >= SMALLEST_DIFFERENCE * longer_ns]
+    reasons = text.listing([_change(row) for row in told[:MOST_DIFFERENCES]])
+    return (
+        f"{_called(gpu)} works {text.duration(longer_ns)} a step longer than {_called(median)}, the median: "
+        f"{reasons or 'a little more of everything'}"
+    )
+
+
+def _called(gpu: Gpu) -> str:
+    return f"rank {gpu.rank}" if gpu.rank is not None else f"GPU {text.clip(gpu.device, LONGEST_NAME)}"
 
 
 def _more(count: int, what: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from trace_doctor.report import WALLS, Gpu, LedgerRow, Report, Wall
 from trace_doctor.reporter import text, verdict
 from trace_doctor.reporter.cards import Findings, Remark, findings
-from trace_doctor.reporter.numbers import Number, numbers, steps
+from trace_doctor.reporter.numbers import Number, numbers, ranks, steps
 from trace_doctor.reporter.tables import Table, kernels
 from trace_doctor.reporter.text import Column
 
@@ -110,7 +110,7 @@ def view(report: Report) -> View:
         findings=found,
         lists=_lists(found),
         numbers=numbers(report),
-        steps=steps(report),
+        steps=(*steps(report), *ranks(report)),
         gpu_header=(
             "GPU",
             per,
