@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-<<<<<<< HEAD
-from trace_doctor.report import Memory, Metrics, Report, Step, StepDifference, Utilisation
-=======
-from trace_doctor.report import Gpu, Metrics, Report, Step, StepDifference, Utilisation
->>>>>>> 6e0d8f6 (A rank that works longer than the median rank is named, cause by cause)
+from trace_doctor.report import Gpu, Memory, Metrics, Report, Step, StepDifference, Utilisation
 from trace_doctor.reporter import text
 
 MOST_STEPS = 6
