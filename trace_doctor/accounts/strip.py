@@ -26,15 +26,16 @@ def strip_of(analysis: Analysis, *, most: int = MOST_SEGMENTS) -> Strip | None:
     parts = _parts(analysis, step)
     if parts.is_empty():
         return None
-    stretches = _stretches(parts)
-    width_ns = 0
-    whole = stretches.with_columns(segment=pl.col("stretch"))
+    parts = _stretches(parts)
+    stretches = parts.group_by("stretch").agg(pl.col("start_ns").min(), pl.col("time_ns").sum()).sort("stretch")
+    segment, width_ns = stretches["stretch"], 0
     # b bins leave at most b long segments and as many merged ones, one more for each border that a long one makes in a bin
     for bins in (most, most // 2, most // 4):
-        if _count(whole) <= most:
+        if segment.n_unique() <= most:
             break
         width_ns = max(length_ns // bins, 1)
-        whole = _merged(stretches, width_ns, start_ns)
+        segment = _merged(stretches, width_ns, start_ns)
+    whole = parts.join(stretches.select("stretch", segment=segment), on="stretch", maintain_order="left")
     return _strip(
         analysis, whole, number=number, start_ns=start_ns, length_ns=length_ns, merged_below_ns=width_ns or None
     )
@@ -99,17 +100,11 @@ def _main(parts: pl.DataFrame, by: str) -> pl.DataFrame:
     return ranked.unique(by, keep="last", maintain_order=True)
 
 
-def _merged(stretches: pl.DataFrame, width_ns: int, start_ns: int) -> pl.DataFrame:
-    """The same with neighbouring stretches shorter than a bin of `width_ns` merged into one `segment` where they start in the same bin."""
-    whole = stretches.group_by("stretch").agg(pl.col("start_ns").min(), pl.col("time_ns").sum()).sort("stretch")
+def _merged(stretches: pl.DataFrame, width_ns: int, start_ns: int) -> pl.Series:
+    """Of each stretch its segment: neighbours shorter than a bin of `width_ns` share one where they start in the same bin."""
     is_long = pl.col("time_ns") >= width_ns
     place = pl.when(is_long).then("stretch").otherwise((pl.col("start_ns") - start_ns) // width_ns)
-    segments = whole.select("stretch", segment=pl.struct(long=is_long, place=place).rle_id())
-    return stretches.join(segments, on="stretch", maintain_order="left")
-
-
-def _count(whole: pl.DataFrame) -> int:
-    return whole["segment"].n_unique()
+    return stretches.select(pl.struct(long=is_long, place=place).rle_id()).to_series()
 
 
 def _strip(

@@ -426,7 +426,8 @@ def roofline(report: Report) -> RooflineFigure | None:
     flat = _flat_roofs(report, [row for _, row in placed])
     xs = [1.0, *(row.intensity or 1.0 for _, row in placed), *(roof / bandwidth for _, _, roof in flat if bandwidth)]
     ys = [*(row.achieved_flops or 1.0 for _, row in placed), *(roof for _, _, roof in flat)]
-    x, y = _Axis.over(xs), _Axis.over(ys)
+    x = _Axis.over(xs)
+    y = _Axis.over([*ys, *([bandwidth * 10**x.low] if bandwidth else [])])
     return RooflineFigure(
         roofs=tuple([*_slope(bandwidth, max(roof for _, _, roof in flat), x, y), *_flats(flat, bandwidth, x, y)]),
         points=tuple(_point(place, row, x, y) for place, row in sorted(placed, key=lambda item: -item[1].share)),
@@ -447,7 +448,7 @@ class _Axis(NamedTuple):
 
     @classmethod
     def over(cls, values: Sequence[float]) -> _Axis:
-        return cls(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values) * 1.15)))
+        return cls(math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))))
 
     @property
     def powers(self) -> range:

@@ -180,7 +180,7 @@ def _kernel(row: KernelRow, report: Report, shown: View) -> Kernel:
     units = report.window.duration_ns / per_ns if per_ns else 1.0
     times = row.count / units / max(1, len(report.gpus))
     op = f", launched by {text.clip(row.op, 80)}" if row.op else ""
-    bound = BOUNDS.get(row.bound or "", "")
+    bound = BOUNDS.get(row.bound or "", "–")
     return Kernel(
         name=text.clip(text.kernel(row.name), LONGEST_NAME),
         full_name=text.clip(row.name, LONGEST_FULL_NAME) + op,
@@ -202,4 +202,4 @@ def _kernel(row: KernelRow, report: Report, shown: View) -> Kernel:
 
 
 def _known(value: float | None, show: Callable[[float], str]) -> Cell:
-    return Cell("", -1.0) if value is None else Cell(show(value), value)
+    return Cell("–", -1.0) if value is None else Cell(show(value), value)
