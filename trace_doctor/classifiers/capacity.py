@@ -55,11 +55,11 @@ def memory_of(analysis: Analysis) -> Memory | None:
 
 def levels(analysis: Analysis) -> pl.DataFrame:
     """What the allocator held of one GPU after each change: at_ns (ascending, unique), allocated, reserved in bytes."""
-    metrics = analysis.trace.metrics.filter(pl.col("device") == analysis.number)
+    wanted = pl.Series([ALLOCATED, RESERVED], dtype=pl.Categorical).implode()
+    metrics = analysis.trace.metrics.filter(pl.col("device") == analysis.number, pl.col("name").is_in(wanted))
     value, name = pl.col("value"), pl.col("name").cast(pl.String)
     return (
-        metrics.filter(name.is_in([ALLOCATED, RESERVED]))
-        .group_by("at_ns")
+        metrics.group_by("at_ns")
         .agg(allocated=value.filter(name == ALLOCATED).max(), reserved=value.filter(name == RESERVED).max())
         .sort("at_ns")
         .with_columns(pl.col("allocated", "reserved").forward_fill())

@@ -47,7 +47,7 @@ def offload(case: Case) -> Iterable[Draft]:
         yield Draft(
             claims,
             "high: measured, nothing else ran",
-            words=largest(claims) | _words(memory) | {"where": case.where, "moved": gib(moved_bytes)},
+            words=largest(claims) | _words(memory) | {"where": case.where, "moved": named(moved_bytes)},
             variant="roomy" if fits else _more_memory(case),
             evidence=_evidence(case, memory, allocated_gib=_allocated(memory), moved_gib=moved_bytes),
         )
@@ -62,7 +62,7 @@ def recomputation(case: Case) -> Iterable[Draft]:
         return
     memory, saved = memory_of(case.analysis), recomputed(case.analysis, case.kernels, steps=case.steps)
     kept = _kept(memory, saved)
-    words = {} if saved is None else {"saved": gib(saved.saved_bytes), "regions": f"{saved.regions:,.0f}"}
+    words = {} if saved is None else {"saved": named(saved.saved_bytes), "regions": f"{saved.regions:,.0f}"}
     yield Draft(
         claims,
         "medium: the ops run again under backward nodes with the shapes of the forward pass",
@@ -147,11 +147,11 @@ def _words(memory: Memory | None) -> dict[str, str]:
         else None
     )
     return {
-        "capacity": gib(known.capacity_bytes),
-        "allocated": gib(known.peak_allocated_bytes),
-        "reserved": gib(known.peak_reserved_bytes),
-        "fragmented": gib(known.fragmented_bytes),
-        "moving": gib(moving),
+        "capacity": named(known.capacity_bytes),
+        "allocated": named(known.peak_allocated_bytes),
+        "reserved": named(known.peak_reserved_bytes),
+        "fragmented": named(known.fragmented_bytes),
+        "moving": named(moving),
     }
 
 
@@ -178,6 +178,8 @@ def _evidence(case: Case, memory: Memory | None, **more: float | None) -> tuple[
     )
 
 
-def gib(size: float | None) -> str:
-    """Bytes as PyTorch names them."""
-    return "an unknown amount" if size is None else f"{size / 2**30:,.1f} GiB"
+def named(size: float | None) -> str:
+    """A size as PyTorch prints it."""
+    if size is None:
+        return "an unknown amount"
+    return f"{size / 2**30:,.1f} GiB" if size >= 2**30 else f"{size / 2**20:,.0f} MiB"

@@ -46,7 +46,7 @@ SIZES = Need(
 
 MEMORY = Need(
     "the trace has no memory events (profile_memory=True of torch.profiler)",
-    lambda analysis: bool(analysis.trace.metrics["name"].cast(pl.String).eq(ALLOCATED).any()),
+    lambda analysis: ALLOCATED in analysis.trace.metrics["name"].unique().cast(pl.String),
 )
 
 RULES: tuple[Rule, ...] = (
