@@ -21,6 +21,9 @@ AGAIN = "recorded again"
 """Annotation around what a program knows to be forward work done again; it is the truth, and does not go into the run."""
 
 
+MEMORY = "[memory]"
+
+
 @dataclass(kw_only=True)
 class Recorded:
     """A host range of the profiler, with the ranges inside it."""
@@ -34,10 +37,10 @@ class Recorded:
 
 
 def record(program: Callable[[], object], folder: Path) -> list[Recorded]:
-    """The host events of a program on one thread, outermost first."""
+    """The host events of a program on one thread, outermost first; what is allocated stands inside as events without a length."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True) as profiler:
         program()
     path = folder / "recorded.json"
     profiler.export_chrome_trace(str(path))
@@ -50,11 +53,11 @@ def _nested(events: Iterable[dict[str, Any]]) -> list[Recorded]:
             name=event["name"],
             category=event["cat"],
             start_us=event["ts"],
-            end_us=event["ts"] + event["dur"],
+            end_us=event["ts"] + event.get("dur", 0),
             args=event["args"],
         )
         for event in events
-        if event.get("cat") in ("cpu_op", "user_annotation")
+        if event.get("cat") in ("cpu_op", "user_annotation") or event["name"] == MEMORY
     ]
     outermost: list[Recorded] = []
     stack: list[Recorded] = []
@@ -67,8 +70,11 @@ def _nested(events: Iterable[dict[str, Any]]) -> list[Recorded]:
 
 
 def lay(run: Run, entries: Iterable[Recorded], *, has_own_thread: bool, is_again: bool = False) -> None:
-    """Let the run's host do what was recorded, and launch a kernel in each matmul."""
+    """Let the run's host do what was recorded, hold what was allocated, and launch a kernel in each matmul."""
     for entry in entries:
+        if entry.name == MEMORY:
+            run.hold(entry.args["Bytes"])
+            continue
         if entry.category == "user_annotation":
             lay(run, entry.inside, has_own_thread=has_own_thread, is_again=is_again or entry.name == AGAIN)
             continue
@@ -98,7 +104,8 @@ def kernels(entry: Recorded) -> Iterator[Activity]:
     (detached) its inputs and before it computes. Such an op launches nothing.
     """
     dims = entry.args.get("Input Dims", [])
-    if entry.inside and all(inner.name == "aten::detach" for inner in entry.inside):
+    ops = [inner for inner in entry.inside if inner.name != MEMORY]
+    if ops and all(inner.name == "aten::detach" for inner in ops):
         return
     if entry.name == "aten::mm":
         (m, k), (_, n) = dims[:2]

@@ -14,11 +14,15 @@ from typing import Any, NamedTuple
 import polars as pl
 import pytest
 
+from tests.fixes.build import analyses_of
 from tests.simulator import Run, kineto, ledger
 from tests.simulator.recorded import AGAIN, Recorded, lay, record
 from tests.simulator.work import H100
 from trace_doctor import analyze
+from trace_doctor.classifiers.capacity import recomputed as saved_by_recomputing
+from trace_doctor.fixes.case import case_of
 from trace_doctor.loaders.source import load
+from trace_doctor.options import Limits
 from trace_doctor.work import kernels, operators
 
 torch = pytest.importorskip("torch")
@@ -166,3 +170,22 @@ def test_double_backward_repeats_nothing(
     assert found["flops"].null_count() == 0
     assert len(found) > 2 * 3 * 3
     assert not found["recompute"].any()
+
+
+def held_after_forward(run: Run) -> int:
+    """What tensors hold as the first backward pass begins."""
+    begins_ns = min(entry.start_ns for entry in run.ranges if entry.name.startswith("autograd::engine"))
+    return [held.allocated_bytes for held in run.held if held.at_ns <= begins_ns][-1]
+
+
+@pytest.mark.parametrize("name", ["reentrant", "not reentrant"])
+def test_what_recomputation_saves_is_what_forward_holds_without_it(
+    name: str, recorded: dict[str, list[Recorded]], has_own_thread: bool
+) -> None:
+    with_all, with_less = (simulated(recorded[one], has_own_thread=has_own_thread) for one in ("none", name))
+    (analysis,) = analyses_of(with_less)
+    found = saved_by_recomputing(analysis, case_of(analysis, Limits()).kernels, steps=2)
+    assert found and found.regions == LAYERS
+    saved_bytes = held_after_forward(with_all) - held_after_forward(with_less)
+    # only matmuls have kernels here: what lies before the first and after the last of a layer is not in its region
+    assert abs(found.saved_bytes - saved_bytes) < 0.1 * saved_bytes

@@ -85,8 +85,12 @@ def recomputed(analysis: Analysis, kernels: pl.DataFrame, *, steps: int) -> Reco
             "end_ns": op["start_ns"] + op["duration_ns"],
         }
     ).sort("thread", "at_ns")
+    # what the region's own temporaries hold is gone before the next op starts
+    following_ns = pl.col("start_ns").shift(-1).over("thread") - 1
     regions = (
-        launches.with_columns(region=pl.struct("thread", "again").rle_id())
+        launches.with_columns(
+            region=pl.struct("thread", "again").rle_id(), end_ns=pl.max_horizontal("end_ns", following_ns)
+        )
         .filter("again")
         .group_by("region")
         .agg(pl.col("start_ns").min() - 1, pl.col("end_ns").max())
