@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trace_doctor import errors
-    from trace_doctor.compare.assembly import compare
+    from trace_doctor.comparing.assembly import compare
     from trace_doctor.loaders.source import load
     from trace_doctor.options import Options
     from trace_doctor.pipeline import analyze
@@ -24,7 +24,7 @@ _HOMES = {
     "Report": "trace_doctor.report",
     "Trace": "trace_doctor.trace",
     "analyze": "trace_doctor.pipeline",
-    "compare": "trace_doctor.compare.assembly",
+    "compare": "trace_doctor.comparing.assembly",
     "load": "trace_doctor.loaders.source",
 }
 

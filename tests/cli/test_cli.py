@@ -53,6 +53,11 @@ def test_public_names_load_on_demand() -> None:
     )
 
 
+def test_no_module_takes_the_place_of_a_public_function() -> None:
+    code = "import trace_doctor as td, pkgutil; print({m.name for m in pkgutil.iter_modules(td.__path__)} & {'analyze', 'compare', 'load'})"
+    assert python(code) == "set()\n"
+
+
 def test_an_unknown_public_name_is_an_attribute_error() -> None:
     import trace_doctor
 

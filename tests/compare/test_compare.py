@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.compare.build import MS, finding, kernel, report, row, without_steps
 from trace_doctor import errors
-from trace_doctor.compare.assembly import compare
-from trace_doctor.compare.saved import read
-from trace_doctor.compare.sweep import settings
+from trace_doctor.comparing.assembly import compare
+from trace_doctor.comparing.saved import read
+from trace_doctor.comparing.sweep import settings
 from trace_doctor.comparison import Change, Comparable, KernelChange, Unit
 from trace_doctor.report import DeviceRow, Gpu, LedgerRow, Report, to_json
 

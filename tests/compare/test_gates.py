@@ -6,8 +6,8 @@ import pytest
 
 from tests.compare.build import MS, finding, report, row
 from trace_doctor import errors
-from trace_doctor.compare import gates
-from trace_doctor.compare.assembly import compare
+from trace_doctor.comparing import gates
+from trace_doctor.comparing.assembly import compare
 from trace_doctor.comparison import GateResult
 from trace_doctor.report import Report
 

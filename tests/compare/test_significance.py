@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_doctor.compare.significance import is_significant, p_value
+from trace_doctor.comparing.significance import is_significant, p_value
 
 
 @pytest.mark.parametrize(

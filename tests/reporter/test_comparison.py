@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.compare.build import finding, kernel, report, row
-from trace_doctor.compare.assembly import compare
+from trace_doctor.comparing.assembly import compare
 from trace_doctor.comparison import Comparison
 from trace_doctor.report import Kernels
 from trace_doctor.reporter import comparison_markdown, comparison_terminal

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trace_doctor.classifiers.ledger import Analysis
-    from trace_doctor.compare.gates import Gate, NewFinding
-    from trace_doctor.compare.waivers import Waiver
+    from trace_doctor.comparing.gates import Gate, NewFinding
+    from trace_doctor.comparing.waivers import Waiver
     from trace_doctor.report import Report
 
 
@@ -102,8 +102,8 @@ def _judged(
     report: Report, gates: Sequence[Gate | NewFinding], waivers: Sequence[Waiver], *, allow_inconclusive: bool
 ) -> int:
     """The exit code of absolute limits; what they say goes to stderr, for the report is the same with and without them."""
-    from trace_doctor.compare.assembly import judge_alone
-    from trace_doctor.compare.waivers import waive
+    from trace_doctor.comparing.assembly import judge_alone
+    from trace_doctor.comparing.waivers import waive
     from trace_doctor.reporter.comparison_view import gate_line
 
     results = waive(judge_alone(report, gates), waivers, today())

@@ -51,8 +51,8 @@ def compare(
     parsed, waivers = gates_of(ctx, fail_on, has_base=True), waivers_of(chosen["config"])
     options = options_of(ctx, chosen)
 
-    from trace_doctor.compare.assembly import compare as held_against
-    from trace_doctor.compare.waivers import waive
+    from trace_doctor.comparing.assembly import compare as held_against
+    from trace_doctor.comparing.waivers import waive
 
     found = held_against([_report(path, options, quiet=quiet) for path in (base, *new)], parsed)
     found = msgspec.structs.replace(found, gates=waive(found.gates, waivers, today()))
@@ -64,7 +64,7 @@ def compare(
 def _report(path: str, options: Options, *, quiet: bool) -> Report:
     """A saved JSON report, or that of a trace, folder or glob."""
     from trace_doctor import pipeline
-    from trace_doctor.compare.saved import read
+    from trace_doctor.comparing.saved import read
 
     if saved := read(Path(path)):
         return saved

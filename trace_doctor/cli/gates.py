@@ -15,8 +15,8 @@ from trace_doctor.config import Config
 from trace_doctor.errors import UsageError
 
 if TYPE_CHECKING:
-    from trace_doctor.compare.gates import Gate, NewFinding
-    from trace_doctor.compare.waivers import Waiver
+    from trace_doctor.comparing.gates import Gate, NewFinding
+    from trace_doctor.comparing.waivers import Waiver
     from trace_doctor.comparison import GateResult
 
 HIT, UNSURE = 1, 3
@@ -44,7 +44,7 @@ def gate_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def gates_of(ctx: click.Context, expressions: Sequence[str], *, has_base: bool) -> list[Gate | NewFinding]:
     """The parsed gates. Without a base those that need one are an error on the command line, and left out of a file's."""
-    from trace_doctor.compare import gates
+    from trace_doctor.comparing import gates
 
     parsed = [gates.parse(expression) for expression in expressions]
     needy = [gate for gate in parsed if not has_base and gates.needs_base(gate)]
@@ -60,7 +60,7 @@ def gates_of(ctx: click.Context, expressions: Sequence[str], *, has_base: bool) 
 
 def waivers_of(config: Config) -> list[Waiver]:
     """The waivers of the config file; UsageError where one lacks its gate, reason or day, and a word on stderr for those expired."""
-    from trace_doctor.compare.waivers import Waiver, expired
+    from trace_doctor.comparing.waivers import Waiver, expired
 
     listed = config.values.get("waivers", [])
     try:

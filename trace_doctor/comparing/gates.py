@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from trace_doctor.compare.differences import used_ns
-from trace_doctor.compare.significance import is_significant, p_value
-from trace_doctor.compare.units import steps
+from trace_doctor.comparing.differences import used_ns
+from trace_doctor.comparing.significance import is_significant, p_value
+from trace_doctor.comparing.units import steps
 from trace_doctor.comparison import Difference, Findings, GateResult, KernelChange, Unit
 from trace_doctor.errors import UsageError
 from trace_doctor.report import Report, Wall

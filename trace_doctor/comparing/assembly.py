@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from trace_doctor.compare import differences, gates
-from trace_doctor.compare.comparable import comparable
-from trace_doctor.compare.sweep import sweep
-from trace_doctor.compare.units import unit_of
+from trace_doctor.comparing import differences, gates
+from trace_doctor.comparing.comparable import comparable
+from trace_doctor.comparing.sweep import sweep
+from trace_doctor.comparing.units import unit_of
 from trace_doctor.comparison import Comparison, Findings, GateResult
 from trace_doctor.errors import UsageError
 from trace_doctor.report import Report, Tool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trace_doctor.compare.units import SAME_WORK, unit_of
+from trace_doctor.comparing.units import SAME_WORK, unit_of
 from trace_doctor.comparison import Comparable
 from trace_doctor.report import Report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trace_doctor.compare.significance import is_significant, p_value
+from trace_doctor.comparing.significance import is_significant, p_value
 from trace_doctor.comparison import Change, Difference, FindingChange, Findings, KernelChange, Status, Unit
 from trace_doctor.report import WALLS, Finding, LedgerRow, Report, Wall
 
