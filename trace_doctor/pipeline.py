@@ -76,7 +76,7 @@ def examine(trace: Trace, options: Options) -> list[Analysis]:
 def describe(trace: Trace) -> pl.DataFrame:
     """The activities with all that is known of their work: FLOPs, bytes, dtype, recompute, collective fields, name of the op."""
     work = operators.estimate(trace).select(
-        "flops", "bytes_moved", "op_dtype", "recompute", "pass", "has_shapes", "op_row", "multiplies_less"
+        "flops", "flops_most", "bytes_moved", "op_dtype", "recompute", "pass", "has_shapes", "op_row", "multiplies_less"
     )
     wire = collectives.estimate(trace).select(
         "activity", "operation", "group", "group_size", "ranks", "message_bytes", "wire_bytes", "is_pipeline"

@@ -210,6 +210,7 @@ def test_a_flash_attention_function_takes_its_mask_from_flag_or_kernel() -> None
         None,
         None,
     ]
+    assert [at_most(Call("FlashAttnFunc", q_k_v, mask=mask)) for mask in ("full", "local", None)] == [None, full, full]
     node = Call("FlashAttnFuncBackward", arguments((2, 16, 4, 8)), partner=flagged)
     assert work_of(node) == Work(full, Volume(2.0 * 8 * 1024), "bf16")
 
@@ -255,6 +256,26 @@ def test_packed_sequences_count_where_all_are_equally_long() -> None:
     assert flops(flash3(tokens=47, sequences=3, longest=16, window=-1)) is None
 
 
+def at_most(call: Call) -> float | None:
+    work = work_of(call)
+    return work.most if work else None
+
+
+def test_packed_sequences_of_unknown_lengths_count_at_most_those_of_the_longest() -> None:
+    # two of 16 and one of 8 tokens, each seeing 4 back
+    expected = 2 * 4 * 16 * (2 * (16 * 4 - 8) + (8 * 4 - 8))
+    assert at_most(flash3(tokens=40, sequences=9, longest=16, window=4)) == expected
+    assert at_most(flash3(tokens=48, sequences=3, longest=16, window=-1)) is None
+
+
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=8), st.integers(0, 20))
+def test_no_lengths_exceed_the_bound(parts: list[int], window: int) -> None:
+    areas = [attention.attended_area(part, part, window, 0) for part in parts]
+    bound = at_most(flash3(tokens=sum(parts), sequences=len(parts), longest=16, window=window))
+    if bound is not None:
+        assert 2 * 4 * 16 * sum(areas) <= bound * (1 + 1e-12)
+
+
 def test_a_window_counts_only_what_it_shows() -> None:
     # 16 positions see at most 4 back: 16 * 4 - 4 * 4 / 2 pairs
     assert flops(flash3(tokens=16, sequences=1, longest=16, window=4)) == 2 * 4 * (16 * 4 - 8) * 16
@@ -262,7 +283,7 @@ def test_a_window_counts_only_what_it_shows() -> None:
 
 def test_an_unknown_mask_means_unknown_flops_but_known_bytes() -> None:
     call = Call("aten::_scaled_dot_product_flash_attention", arguments(*[(1, 2, 4, 8)] * 3))
-    assert work_of(call) == Work(None, Volume(2.0 * 4 * 64), "bf16")
+    assert work_of(call) == Work(None, Volume(2.0 * 4 * 64), "bf16", most=2 * 2 * 4 * 4 * 16)
 
 
 @given(
@@ -395,7 +416,7 @@ def test_flex_attention_counts_where_no_block_is_masked_out(tmp_path: Path) -> N
     _, expected = recorded(lambda: FORWARD[name](False), name, tmp_path)
     moved = Volume(2.0 * 4 * 1024)
     assert work_of(flex("triton_tem_fused_flex_attention_0", (1, 1, 1, 1))) == Work(expected, moved, "bf16")
-    assert work_of(flex("triton_tem_fused_flex_attention_0", (1, 1, 2, 2))) == Work(None, moved, "bf16")
+    assert work_of(flex("triton_tem_fused_flex_attention_0", (1, 1, 2, 2))) == Work(None, moved, "bf16", most=expected)
     backward = flex("triton_tem_fused_zeros_flex_attention_backward_1", (1, 1, 1, 1))
     assert work_of(backward) == Work(2.0 * expected, Volume(2.0 * 8 * 1024), "bf16")
 

@@ -54,10 +54,11 @@ def nested(*names_and_values: tuple[str, dict[str, Any]]) -> list[Row]:
 
 def test_a_kernel_takes_its_ops_work() -> None:
     found = work(gemm(0, 10, 0), ops=nested(("aten::mm", MM)))
-    assert found.rows() == [(0, MM_FLOPS, MM_BYTES, "bf16", False, None, True, "aten::mm", 0, False)]
+    assert found.rows() == [(0, MM_FLOPS, None, MM_BYTES, "bf16", False, None, True, "aten::mm", 0, False)]
     assert found.columns == [
         "activity",
         "flops",
+        "flops_most",
         "bytes_moved",
         "op_dtype",
         "recompute",
@@ -148,12 +149,12 @@ def test_copies_sets_and_communication_have_no_work() -> None:
 
 def test_an_unlinked_kernel_is_unknown() -> None:
     found = work(gemm(0, 10, None), ops=nested(("aten::mm", MM)))
-    assert found.rows() == [(0, None, None, None, False, None, False, None, None, False)]
+    assert found.rows() == [(0, None, None, None, None, False, None, False, None, None, False)]
 
 
 def test_a_trace_without_host_ops_is_unknown() -> None:
     found = work(gemm(0, 10, None), ops=[])
-    assert found.rows() == [(0, None, None, None, False, None, False, None, None, False)]
+    assert found.rows() == [(0, None, None, None, None, False, None, False, None, None, False)]
 
 
 def test_an_empty_trace_gives_no_rows() -> None:

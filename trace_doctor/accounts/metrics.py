@@ -101,13 +101,19 @@ def _mfu_bounds(
     if job_flops(options) is not None:
         return low, low, True
     known = covered(analysis.account.tensor)
-    missing_ns = known.tensor_ns - known.covered_ns
     if known.tensor_ns <= 0 or known.covered_ns < HALF_COVERED * known.tensor_ns:
         proven = low if known.covered_ns > 0 else None
-        bound = (proven or 0.0) + missing_ns / window_ns
+        bound = (proven or 0.0) + _missing_ns(analysis, efficiency=1.0) / window_ns
         return proven, min(bound, 1.0) if known.tensor_ns > 0 else None, False
     efficiency = low * window_ns / known.covered_ns
-    return low, low + efficiency * missing_ns / window_ns, True
+    return low, low + _missing_ns(analysis, efficiency=efficiency) / window_ns, True
+
+
+def _missing_ns(analysis: Analysis, *, efficiency: float) -> float:
+    """Time at peak of the tensor kernels without FLOPs: at this efficiency, or what their shapes allow at most where that is less."""
+    missing = analysis.account.tensor.filter(pl.col("flops").is_null())
+    at_most = 1e9 * pl.col("flops_most") * pl.col("part") / analysis.peak_flops
+    return float(missing.select(pl.min_horizontal(efficiency * pl.col("exclusive_ns"), at_most)).to_series().sum())
 
 
 def _by_peak(analysis: Analysis, rows: Sequence[LedgerRow]) -> dict[str, float]:

@@ -38,25 +38,29 @@ def attention(
     Unit FLOP. Positions: q (k and v follow), `causal` flag, xFormers' `mask_kind`, `window` left and perhaps right,
     `lengths` (cu_seqlens of q and k, longest q and k). Queries have all the heads, keys and values may have fewer (GQA).
     Without a flag the kernel's name may tell of the mask.
-    FLOPs are null where the mask or the sequences' lengths are not told. Bytes: q, k, v and the result once; backward
-    reads those and the result's gradient and writes three gradients.
+    FLOPs are null where the mask or the sequences' lengths are not told; they have a bound: no mask, as few sequences as can be.
+    Bytes: q, k, v and the result once; backward reads those and the result's gradient and writes three gradients.
     """
     query, key, values = (call.shape(q + offset) for offset in range(3))
     if not query or not key or not values:
         return None
-    packed = lengths is not None and call.shape(lengths[0]) is not None
-    sizes = _packed(call, query, key, values, lengths) if packed and lengths else _dense(query, key, values, layout)
-    if sizes is None and not packed:
+    is_packed = lengths is not None and call.shape(lengths[0]) is not None
+    sizes = _packed(call, query, key, values, lengths) if is_packed and lengths else _dense(query, key, values, layout)
+    if sizes is None and not is_packed:
         return None
-    matmuls = 4.0 if backward else 2.0
-    area = None if sizes is None else _area(call, sizes, window, is_causal=_is_causal(call, causal, mask_kind))
-    flops = (
-        None if sizes is None or area is None else matmuls * sizes.batch * sizes.heads * area * (query[-1] + values[-1])
-    )
+    is_causal = _is_causal(call, causal, mask_kind)
+    pairs = None if sizes is None else _pairs(call, sizes, window, is_causal=is_causal)
+    most = None
+    if pairs is None and sizes is not None:
+        most = float(sizes.batch * sizes.heads * sizes.query * sizes.key)
+    elif pairs is None and lengths is not None:
+        most = _most_pairs(call, query, key, lengths, window, is_causal=bool(is_causal))
+    each = (4.0 if backward else 2.0) * (query[-1] + values[-1])
     result = read(call, q).times(values[-1] / max(query[-1], 1))
     moved = (read(call, q, q + 1, q + 2) + result).times(2 if backward else 1)
     moved += read(call, *([bias] if bias is not None else []))
-    return Work(flops, moved, word(call.argument(q).dtype))
+    flops, at_most = (None if count is None else each * count for count in (pairs, most))
+    return Work(flops, moved, word(call.argument(q).dtype), at_most)
 
 
 def function(
@@ -73,9 +77,10 @@ def function(
     if forward is None or len(inputs) < 3:
         return None
     inner = Call(call.name, (*inputs, forward.argument(causal)), mask=call.mask)
-    known = attention(inner, layout=layout, causal=3, backward=backward) if layout and call.mask != "local" else None
     moved = (read(inner, 0, 1, 2) + read(inner, 0)).times(2 if backward else 1)
-    return known or Work(None, moved, word(inputs[0].dtype))
+    known = attention(inner, layout=layout, causal=3, backward=backward) if layout else None
+    known = known or Work(None, moved, word(inputs[0].dtype))
+    return known._replace(flops=None, most=known.most or known.flops) if call.mask == "local" else known
 
 
 def flex(call: Call, *, backward: bool = False) -> Work | None:
@@ -94,9 +99,8 @@ def flex(call: Call, *, backward: bool = False) -> Work | None:
     if len(inputs) < 3:
         return None
     is_full = bool(tables) and all(numel(table or ()) == 1 for table in tables)
-    inner = Call(call.name, inputs[:3], mask="full" if is_full else None)
-    known = attention(inner, layout="bhsd", backward=backward)
-    return known if known is None or is_full else known._replace(flops=None)
+    known = attention(Call(call.name, inputs[:3], mask="full"), layout="bhsd", backward=backward)
+    return known if known is None or is_full else known._replace(flops=None, most=known.flops)
 
 
 _INDEX = (None, "int8")
@@ -134,14 +138,32 @@ def _window(call: Call, window: tuple[int, ...] | None, *, causal: bool) -> tupl
     return left, 0 if causal else right
 
 
-def _area(call: Call, sizes: Sizes, window: tuple[int, ...] | None, *, is_causal: bool | None) -> float | None:
-    """Attended pairs of a head; null where the trace does not say whether the mask is causal."""
+def _pairs(call: Call, sizes: Sizes, window: tuple[int, ...] | None, *, is_causal: bool | None) -> float | None:
+    """Attended pairs of all heads; null where the trace does not say whether the mask is causal."""
     if sizes.query == 1:
         is_causal = False
     if is_causal is None:
         return None
     left, right = _window(call, window, causal=is_causal)
-    return attended_area(sizes.query, sizes.key, left, right)
+    return sizes.batch * sizes.heads * attended_area(sizes.query, sizes.key, left, right)
+
+
+def _most_pairs(
+    call: Call,
+    query: Shape,
+    key: Shape,
+    lengths: tuple[int, int, int, int],
+    window: tuple[int, ...] | None,
+    *,
+    is_causal: bool,
+) -> float | None:
+    """Attended pairs of packed self-attention if all sequences but one are the longest: the area grows faster than the length."""
+    longest, tokens = integer(call.argument(lengths[2])), numel(query[:-2])
+    if not longest or longest < 1 or longest != integer(call.argument(lengths[3])) or tokens != numel(key[:-2]):
+        return None
+    left, right = _window(call, window, causal=is_causal)
+    whole, rest = divmod(tokens, longest)
+    return query[-2] * (whole * attended_area(longest, longest, left, right) + attended_area(rest, rest, left, right))
 
 
 def _dense(query: Shape, key: Shape, values: Shape, layout: str) -> Sizes | None:

@@ -35,6 +35,7 @@ _PARTNER = ["partner_shapes", "partner_dtypes", "partner_concrete"]
 _SIGNATURE = [*_RECORDED, *_PARTNER, "mask"]
 _WORK_SCHEMA = {
     "flops": pl.Float64,
+    "flops_most": pl.Float64,
     "known_bytes": pl.Float64,
     "untyped_elements": pl.Float64,
     "op_dtype": pl.String,
@@ -65,14 +66,14 @@ _FLASH_3 = r"CollectiveMainloop(?:Fwd|Bwd)\w*<.*?arch::Sm\d+, (true|false), (tru
 
 
 def estimate(trace: Trace) -> pl.DataFrame:
-    """One row per activity: activity, flops, bytes_moved, op_dtype, recompute, pass, has_shapes, formula_op, op_row, multiplies_less.
+    """What each activity had to do, a row for each in their order.
 
-    `flops` are those of tensor kernels, `bytes_moved` what a compute kernel must move at least; null is unknown. `op_dtype`
-    is the op's dtype word ("bf16"; float32 says "fp32", whether it ran as TF32 only the kernel's name tells). `recompute`:
-    forward work done again in backward. `pass`: "forward" or "backward" of training, null for others. `has_shapes`: an op
-    around the launch recorded its inputs. `formula_op` and `op_row`: the op whose work this is. `multiplies_less`: a kernel of
-    that op says Winograd or FFT, convolutions that do fewer multiplications than `flops` counts, in kernels that may have a
-    plain name. Kernels of a CUDA graph get nothing, for the op around the launch is not theirs.
+    `flops` are those of tensor kernels, `flops_most` what unknown ones cannot exceed, `bytes_moved` what a compute kernel must
+    move at least; null is unknown. `op_dtype` is the op's dtype word ("bf16"; float32 says "fp32", whether it ran as TF32 only
+    the kernel's name tells). `recompute`: forward work done again in backward. `pass`: "forward" or "backward" of training, null
+    for others. `has_shapes`: an op around the launch recorded its inputs. `formula_op` and `op_row`: the op whose work this is.
+    `multiplies_less`: a kernel of that op says Winograd or FFT, convolutions that do fewer multiplications than `flops` counts,
+    in kernels that may have a plain name. Kernels of a CUDA graph get nothing, for the op around the launch is not theirs.
     Needs `linking.link` and `kernels.classify` to have run.
     """
     ops = trace.ops.select("op", "parent", "sequence", "forward_thread", *_RECORDED)
@@ -87,6 +88,7 @@ def estimate(trace: Trace) -> pl.DataFrame:
     return shares.select(
         "activity",
         "flops",
+        "flops_most",
         "bytes_moved",
         "op_dtype",
         at(again, launches["op"]).fill_null(value=False).alias("recompute"),
@@ -229,7 +231,7 @@ def _work_row(call: Call) -> tuple[Any, ...] | None:
 
 
 def _row(work: Work, *, is_tensor_op: bool) -> tuple[Any, ...]:
-    return work.flops, work.moved.known_bytes, work.moved.untyped_elements, work.dtype, is_tensor_op
+    return work.flops, work.most, work.moved.known_bytes, work.moved.untyped_elements, work.dtype, is_tensor_op
 
 
 def _launches(trace: Trace) -> pl.DataFrame:
@@ -287,7 +289,7 @@ def _split(launches: pl.DataFrame) -> pl.DataFrame:
         pl.when(pl.col("untyped_elements") > 0).then(pl.col("untyped_elements") * pl.col("width_bytes")).otherwise(0)
     )
     return launches.with_columns(
-        pl.when("is_tensor").then(pl.col("flops") * share).alias("flops"),
+        pl.when("is_tensor").then(pl.col("flops", "flops_most") * share),
         ((pl.col("known_bytes") + untyped) * share).alias("bytes_moved"),
     )
 

@@ -122,11 +122,15 @@ class Volume(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What an op must do at least: FLOPs (null: unknown), data moved, and the dtype word it computes in."""
+    """What an op must do at least: FLOPs (null: unknown), data moved, and the dtype word it computes in.
+
+    `most`: FLOPs that unknown ones cannot exceed.
+    """
 
     flops: float | None = None
     moved: Volume = Volume()
     dtype: str | None = None
+    most: float | None = None
 
 
 def parse(name: str, shapes: str | None, dtypes: str | None, concrete: str | None) -> Call | None:
