@@ -333,7 +333,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     """Calls of the driver for memory of the device in the window, by the process."""
     frees: int = 0
     retries: int | None = None
-    """Releases that the next allocation follows inside the same op: the allocator found the device full; null without host ops."""
+    """Releases that an allocation of the same op follows at once: the allocator found the device full; null without host ops."""
     events: int = 0
     """Recorded levels in the file."""
     timeline: list[MemoryPoint] = []

@@ -130,24 +130,29 @@ def _during(held: pl.DataFrame, start_ns: int, end_ns: int) -> pl.DataFrame:
 
 
 def _calls(analysis: Analysis, start_ns: int, end_ns: int) -> tuple[int, int, int | None]:
-    """Calls for memory of the device, releases of it, and releases that the next allocation follows inside the same op.
+    """Calls for memory of the device, releases of it, and releases that an allocation of the same op follows at once.
 
-    `torch.cuda.empty_cache()` releases outside of ops; without host ops in the trace the two can't be told apart.
+    `torch.cuda.empty_cache()` releases outside of the op that allocates next; without host ops the two can't be told apart.
     """
     processes = analysis.account.timeline.pieces["process"].drop_nulls().unique()
     threads = [n for n, thread in enumerate(analysis.trace.meta.threads) if thread.process in processes]
     calls = analysis.trace.calls.filter(
-        pl.col("kind").is_in(["malloc", "free"]),
+        pl.col("kind").is_in(["malloc", "free", "launch", "graph_launch", "copy", "set"]),
         pl.col("thread").is_in(threads),
         pl.col("start_ns").is_between(start_ns, end_ns),
     )
-    of_device = calls.filter(~pl.col("name").cast(pl.String).str.contains("Host")).sort("thread", "start_ns")
-    is_free, following = pl.col("kind") == "free", pl.col("kind", "op").shift(-1).over("thread").name.suffix("_next")
-    retried = of_device.with_columns(following).filter(
-        is_free & (pl.col("kind_next") == "malloc") & (pl.col("op") == pl.col("op_next"))
+    kinds = dict(calls.filter(_is_of_device()).group_by("kind").len().iter_rows())
+    in_order = calls.filter(_is_of_device() | ~pl.col("kind").is_in(["malloc", "free"])).sort("thread", "start_ns")
+    following = pl.col("kind", "op").shift(-1).over("thread").name.suffix("_next")
+    retried = in_order.with_columns(following).filter(
+        (pl.col("kind") == "free") & (pl.col("kind_next") == "malloc") & pl.col("op").eq_missing(pl.col("op_next"))
     )
-    frees = len(of_device.filter(is_free))
-    return len(of_device) - frees, frees, len(retried) if analysis.trace.meta.has_ops else None
+    return kinds.get("malloc", 0), kinds.get("free", 0), len(retried) if analysis.trace.meta.has_ops else None
+
+
+def _is_of_device() -> pl.Expr:
+    """Whether a call allocates or releases memory of the device, not pinned memory of the host."""
+    return pl.col("kind").is_in(["malloc", "free"]) & ~pl.col("name").cast(pl.String).str.contains("Host")
 
 
 def _timeline(held: pl.DataFrame) -> list[MemoryPoint]:
