@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import tomllib
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
@@ -33,62 +33,59 @@ def read(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
     `is_op`: a framework's op. `payload`: JSON text, as NCCL writes sizes.
     """
     columns = ["start", "end", "eventType", "textId", "globalTid", "domainId", "jsonTextId"]
-    rows = export.read(tables, export.NVTX, integers=columns, texts=["text", "jsonText"], shrink=_shrunk)
-    name = _named(rows["name"], rows["textId"], strings)
-    rows = rows.with_columns(name=name, payload=_named(rows["payload"], rows["jsonTextId"], strings))
-    domains = rows.filter(pl.col("eventType") == _DOMAIN).select(
-        "domainId", owner=owner_of(pl.col("globalTid")), domain=pl.col("name").cast(pl.String)
+    rows = export.read(
+        tables, export.NVTX, integers=columns, texts=["text", "jsonText"], shrink=partial(_shrunk, strings=strings)
     )
-    ranges = rows.filter(pl.col("eventType").is_in([_PUSH_POP, _START_END]) & pl.col("start").is_not_null())
-    return ranges.select(
-        pl.col("globalTid").alias("tid"),
-        pl.col("start").alias("start_ns"),
-        (pl.col("end") - pl.col("start")).alias("duration_ns"),
-        "name",
-        "payload",
-        "sequence",
-        "shapes",
-        is_op=pl.col("is_noted") | matches(ranges["name"], _OP),
-        is_library=_of_libraries(ranges, domains),
+    is_domain = rows["is_domain"]
+    domains = rows.filter(is_domain).select(
+        "domain_id", owner=owner_of(pl.col("tid")), domain=pl.col("name").cast(pl.String)
+    )
+    ranges = (rows.filter(~is_domain) if is_domain.any() else rows).drop("is_domain")
+    is_library = _of_libraries(ranges, domains)
+    return ranges.drop("domain_id").with_columns(
+        is_op=pl.col("is_noted") | matches(ranges["name"], _OP), is_library=is_library
+    )
+
+
+def _shrunk(part: pl.DataFrame, *, strings: pl.DataFrame) -> pl.DataFrame:
+    """A part of the table: the ranges and the rows that name domains, texts taken apart so that what repeats is held once."""
+    text = pl.col("text")
+    wanted = part.filter(pl.col("eventType").is_in([_PUSH_POP, _START_END, _DOMAIN]) & pl.col("start").is_not_null())
+    noted = wanted.with_columns(is_noted=text.str.contains(_NOTES).fill_null(value=False))
+    name, payload = (_named(wanted, *columns, strings) for columns in (("text", "textId"), ("jsonText", "jsonTextId")))
+    plain = pl.when("is_noted").then(text.str.replace(_NOTES, "")).otherwise(name)
+    return noted.select(
+        "is_noted",
+        tid="globalTid",
+        start_ns="start",
+        duration_ns=pl.col("end") - pl.col("start"),
+        domain_id=pl.col("domainId").cast(pl.UInt32, strict=False),
+        is_domain=pl.col("eventType") == _DOMAIN,
+        name=plain.cast(pl.Categorical),
+        sequence=pl.when("is_noted").then(text.str.extract(_SEQUENCE)).cast(pl.Int64),
+        shapes=pl.when("is_noted").then(text.str.extract(_SIZES)).cast(pl.Categorical),
+        payload=payload.cast(pl.Categorical),
     ).filter(pl.col("name").is_not_null())
 
 
-def _shrunk(part: pl.DataFrame) -> pl.DataFrame:
-    """A part of the table with its texts taken apart, so that what repeats is held once."""
-    text = pl.col("text")
-    noted = part.with_columns(is_noted=text.str.contains(_NOTES).fill_null(value=False))
-    return noted.select(
-        "start",
-        "end",
-        "eventType",
-        "textId",
-        "globalTid",
-        "domainId",
-        "jsonTextId",
-        "is_noted",
-        name=pl.when("is_noted").then(text.str.replace(_NOTES, "")).otherwise(text).cast(pl.Categorical),
-        sequence=pl.when("is_noted").then(text.str.extract(_SEQUENCE)).cast(pl.Int64),
-        shapes=pl.when("is_noted").then(text.str.extract(_SIZES)).cast(pl.Categorical),
-        payload=pl.col("jsonText").cast(pl.Categorical),
-    )
-
-
-def _named(texts: pl.Series, ids: pl.Series, strings: pl.DataFrame) -> pl.Series:
+def _named(rows: pl.DataFrame, text: str, number: str, strings: pl.DataFrame) -> pl.Series:
     """The text itself, else the string that the id names."""
-    if ids.null_count() == len(ids):
-        return texts
-    return texts.cast(pl.String).fill_null(export.named(ids, strings).cast(pl.String)).cast(pl.Categorical)
+    if rows[number].null_count() == len(rows):
+        return rows[text]
+    return rows[text].fill_null(export.named(rows[number], strings).cast(pl.String))
 
 
 def _of_libraries(ranges: pl.DataFrame, domains: pl.DataFrame) -> pl.Series:
     """Whether a library opened the range: by its domain's name, which counts per process, else by its own."""
     known = [name.lower() for name in _libraries()["domains"]]
-    named = domains.unique(["owner", "domainId"], keep="first").with_columns(
+    named = domains.unique(["owner", "domain_id"], keep="first").with_columns(
         by_domain=pl.col("domain").str.to_lowercase().is_in(known)
     )
-    placed = ranges.select("domainId", owner=owner_of(pl.col("globalTid")))
-    by_domain = placed.join(named, on=["owner", "domainId"], how="left", maintain_order="left")["by_domain"]
-    is_default = ranges["domainId"].fill_null(0) == 0
+    is_default = ranges["domain_id"].fill_null(0) == 0
+    if is_default.all():
+        return ~is_default
+    placed = ranges.select("domain_id", owner=owner_of(pl.col("tid")))
+    by_domain = placed.join(named, on=["owner", "domain_id"], how="left", maintain_order="left")["by_domain"]
     by_name = matches(ranges["name"], _libraries()["names"]) & ~is_default
     return by_domain.fill_null(by_name) & ~is_default
 
