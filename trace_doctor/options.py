@@ -96,6 +96,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs that a post-mortem counts the cost of; null: the world size, else those in the files."""
     gpu_hour_price: float | None = None
     """Money for one GPU and hour, in whatever currency."""
+    redact: bool = False
+    """Leave paths, hosts, users, stacks, command lines and the user's own names of ranges out of the report."""
     kernel_patterns: str | None = None
     """TOML file whose patterns come before the built-in ones."""
     jobs: int | None = None

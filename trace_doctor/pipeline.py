@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from trace_doctor import mfu
+from trace_doctor import mfu, redaction
 from trace_doctor.accounts.assembly import assemble
 from trace_doctor.accounts.warnings import BEATS_PEAK
 from trace_doctor.accounts.workload import model_flops
@@ -54,7 +54,15 @@ def diagnose(
         shift = _shifted(progress, done, total)
         analyses += examine(source.load(file, jobs=options.jobs, nsys=options.nsys, progress=shift), options)
         done += file.stat().st_size
-    return Diagnosis(registry.diagnose(assemble(analyses, options), analyses, options), tuple(analyses))
+    report = registry.diagnose(assemble(analyses, options), analyses, options)
+    if options.redact:
+        report = redaction.redact(report, kernel_names(analyses))
+    return Diagnosis(report, tuple(analyses))
+
+
+def kernel_names(analyses: Sequence[Analysis]) -> frozenset[str]:
+    """Names of all GPU activities."""
+    return frozenset(name for a in analyses for name in a.account.timeline.pieces["name"].unique().cast(pl.String))
 
 
 def _shifted(progress: Progress | None, done: int, total: int) -> Progress | None:

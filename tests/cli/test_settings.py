@@ -37,6 +37,7 @@ step-range = "train"
 flops-per-step = "1.2P"
 tokens-per-step = 4_000_000
 world-size = 64
+redact = true
 gpus = 512
 gpu-hour-price = 2.5
 top-kernels = 3
@@ -62,7 +63,7 @@ few-kernels = 10
     assert options_of() == Options(
         device="h100-sxm", peak_flops=989e12, peak_dtype="fp8", memory_bandwidth=3.35e12, steps="2-4", step_range="train",
         flops_per_step=1.2e15, tokens_per_step=4e6, world_size=64,
-        gpus=512, gpu_hour_price=2.5, top_kernels=3, group_by="op", kernel_patterns=str(config.parent / "ci/k.toml"), jobs=2,
+        redact=True, gpus=512, gpu_hour_price=2.5, top_kernels=3, group_by="op", kernel_patterns=str(config.parent / "ci/k.toml"), jobs=2,
         select=("launch-*", "input-pipeline"), ignore=("launch-bound",),
         thresholds=Thresholds(
             launch_spacing_ns=1_000, device_gap_ns=2_500, blocked_call_ns=3_000, initialisation_ns=4_000_000,

@@ -36,6 +36,7 @@ _hardware = partial(_setting, "Hardware")
 _work = partial(_setting, "FLOPs")
 _rules = partial(_setting, "Findings")
 _cost = partial(_setting, "Cost")
+_privacy = partial(_setting, "Privacy")
 _run: Callable[..., Decorator] = partial(click.option, cls=SectionOption, section="Running")
 _threshold = partial(_setting, "Thresholds of the accounting", table="thresholds")
 
@@ -133,6 +134,9 @@ _OPTIONS: tuple[Decorator, ...] = (
     ),
     _cost(
         "--gpu-hour-price", type=click.FloatRange(min=0, min_open=True), metavar="MONEY", help="Of one GPU for an hour."
+    ),
+    _privacy(
+        "--redact", is_flag=True, help="Leave paths, hosts, users, stacks and your own names out of every format."
     ),
     _setting(
         "Running",

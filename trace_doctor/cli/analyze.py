@@ -87,13 +87,14 @@ def analyze(
     if has_timeline:
         from trace_doctor.overlay import document
 
+        overlay_only = overlay_only or options.redact
         document.check(paths, alone=overlay_only)
     with progress(quiet=quiet) as advance:
         if has_timeline:
             report, analyses = pipeline.diagnose(paths, options, progress=advance)
         else:
             report, analyses = pipeline.analyze(paths, options, progress=advance), ()
-    output.deliver(drawn(report, analyses, post_mortem=post_mortem, overlay_only=overlay_only))
+    output.deliver(drawn(report, analyses, post_mortem=post_mortem, overlay_only=overlay_only, redact=options.redact))
     if gates:
         ctx.exit(_judged(report, gates, waivers, allow_inconclusive=allow_inconclusive))
 
@@ -112,13 +113,17 @@ def _judged(
     return exit_code(results, can_compare=True, allow_inconclusive=allow_inconclusive)
 
 
-def drawn(report: Report, analyses: Sequence[Analysis], *, post_mortem: bool, overlay_only: bool) -> Drawn:
+def drawn(
+    report: Report, analyses: Sequence[Analysis], *, post_mortem: bool, overlay_only: bool, redact: bool
+) -> Drawn:
     """The report in every format; its timeline is drawn from the analyses."""
+    from trace_doctor import pipeline, redaction
     from trace_doctor.overlay import document
     from trace_doctor.report import to_json
     from trace_doctor.reporter import html, markdown, terminal
     from trace_doctor.reporter import post_mortem as template
 
+    shown = redaction.namer(pipeline.kernel_names(analyses)) if redact else str
     document_of = template.render if post_mortem else markdown.render
     return Drawn(
         terminal=partial(terminal.render, report),
@@ -126,7 +131,7 @@ def drawn(report: Report, analyses: Sequence[Analysis], *, post_mortem: bool, ov
             "json": lambda: to_json(report),
             "markdown": lambda: document_of(report).encode(),
             "html": lambda: html.render(report).encode(),
-            "perfetto": lambda: document.draw(report, analyses, alone=overlay_only),
+            "perfetto": lambda: document.draw(report, analyses, alone=overlay_only, shown=shown),
             "terminal": lambda: terminal.render(report).encode(),
         },
     )

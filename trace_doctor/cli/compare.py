@@ -63,11 +63,11 @@ def compare(
 
 def _report(path: str, options: Options, *, quiet: bool) -> Report:
     """A saved JSON report, or that of a trace, folder or glob."""
-    from trace_doctor import pipeline
+    from trace_doctor import pipeline, redaction
     from trace_doctor.comparing.saved import read
 
     if saved := read(Path(path)):
-        return saved
+        return redaction.redact(saved) if options.redact else saved
     with progress(quiet=quiet) as advance:
         return pipeline.analyze([path], options, progress=advance)
 

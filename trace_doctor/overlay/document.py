@@ -13,20 +13,12 @@ from trace_doctor.overlay import original, timeline
 from trace_doctor.overlay.events import SEPARATOR
 from trace_doctor.overlay.tracks import Shown, tracks
 from trace_doctor.report import Report
-from trace_doctor.reporter import text
 
 ALONE = b'{"displayTimeUnit":"ms"}'
 
 
-def harmless(name: str) -> str:
-    """A name without anything invisible, and not longer than a reader can use."""
-    return text.clean(text.clip(name, text.LONGEST))
-
-
-def draw(
-    report: Report, analyses: Sequence[Analysis], *, alone: bool = False, shown: Shown = harmless
-) -> Iterator[bytes]:
-    """The document in pieces. `alone`: without the trace itself; `shown` words its names.
+def draw(report: Report, analyses: Sequence[Analysis], *, alone: bool = False, shown: Shown = str) -> Iterator[bytes]:
+    """The document in pieces. `alone`: without the trace itself; `shown` says how its names are shown.
 
     Raises UsageError where several traces went into the report: their processes can't stand beside each other in one file.
     """

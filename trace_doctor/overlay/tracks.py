@@ -22,28 +22,37 @@ ON_TOP = -1_000_000
 Shown = Callable[[str], str]
 
 
-def tracks(report: Report, analyses: Sequence[Analysis], shown: Shown) -> Iterator[bytes]:
-    """All events; `shown` makes a name of the trace harmless."""
-    yield from findings(report, shown)
+def harmless(words: str) -> str:
+    """Text without anything invisible, and not longer than a reader can use."""
+    return text.clean(text.clip(words, text.LONGEST))
+
+
+def tracks(report: Report, analyses: Sequence[Analysis], named_as: Shown) -> Iterator[bytes]:
+    """All events; `named_as` says how a name of the trace is shown."""
+
+    def shown(name: str) -> str:
+        return harmless(named_as(name))
+
+    yield from findings(report)
     for place, (analysis, gpu) in enumerate(zip(analyses, report.gpus, strict=True), 1):
         pid = FIRST_PID + TRACKS * place
-        yield from _names(pid, place, gpu, shown)
-        yield from _steps(pid, analysis, shown)
+        yield from _names(pid, place, gpu)
+        yield from _steps(pid, analysis)
         yield from _causes(pid, analysis, shown)
         yield from _counters(pid, analysis, gpu)
 
 
-def _names(pid: int, place: int, gpu: Gpu, shown: Shown) -> Iterator[bytes]:
+def _names(pid: int, place: int, gpu: Gpu) -> Iterator[bytes]:
     rank = f", rank {gpu.rank}" if gpu.rank is not None else ""
-    yield from named("process", f"trace-doctor: GPU {shown(gpu.device)}{rank}", pid, pid, ON_TOP + place)
+    yield from named("process", f"trace-doctor: GPU {harmless(gpu.device)}{rank}", pid, pid, ON_TOP + place)
     yield from named("thread", "steps", pid, pid + STEPS, STEPS)
     yield from named("thread", "cause of the time", pid, pid + CAUSES, CAUSES)
 
 
-def _steps(pid: int, analysis: Analysis, shown: Shown) -> Iterator[bytes]:
+def _steps(pid: int, analysis: Analysis) -> Iterator[bytes]:
     steps = analysis.window.steps.filter(pl.col("device") == analysis.number)
     yield from lines(
-        steps.with_columns(why_not=quoted(steps["why_not"], shown)),
+        steps.with_columns(why_not=quoted(steps["why_not"], harmless)),
         {
             "ph": "X",
             "cat": CATEGORY,
@@ -106,39 +115,39 @@ def _counters(pid: int, analysis: Analysis, gpu: Gpu) -> Iterator[bytes]:
         )
 
 
-def findings(report: Report, shown: Shown) -> Iterator[bytes]:
+def findings(report: Report) -> Iterator[bytes]:
     """A track a finding: its evidence where it happened; what has no time stands at the start of the window."""
     if not report.findings:
         return
     yield from named("process", "trace-doctor: findings", FIRST_PID, FIRST_PID, ON_TOP)
     number = 0
     for place, finding in enumerate(report.findings, 1):
-        title = shown(f"{place}. {finding.title} ({text.points(finding.mfu_points)} points)")
+        title = harmless(f"{place}. {finding.title} ({text.points(finding.mfu_points)} points)")
         timed = [one for one in finding.evidence if one.start_ns is not None]
         for one in timed:
             number += 1
-            yield from _evidence(title, number, finding, one, shown)
+            yield from _evidence(title, number, finding, one)
         if not timed:
-            numbers = _numbers(finding, shown)
+            numbers = _numbers(finding)
             yield event("i", title, FIRST_PID, FIRST_PID, at_ns=report.window.start_ns, s="p", args=numbers)
 
 
-def _evidence(title: str, number: int, finding: Finding, one: Evidence, shown: Shown) -> Iterator[bytes]:
+def _evidence(title: str, number: int, finding: Finding, one: Evidence) -> Iterator[bytes]:
     """As an asynchronous slice: unlike others, those of one finding may overlap."""
     start_ns = one.start_ns or 0
-    seen = {"seen": shown(one.name), "rank": one.rank, "step": one.step, "times": one.count, **one.numbers}
-    numbers = {**_numbers(finding, shown), **{shown(key): value for key, value in seen.items() if value is not None}}
+    seen = {"seen": harmless(one.name), "rank": one.rank, "step": one.step, "times": one.count, **one.numbers}
+    numbers = {**_numbers(finding), **{harmless(key): value for key, value in seen.items() if value is not None}}
     yield event("b", title, FIRST_PID, FIRST_PID, at_ns=start_ns, id=number, args=numbers)
     yield event("e", title, FIRST_PID, FIRST_PID, at_ns=start_ns + (one.duration_ns or 0), id=number)
 
 
-def _numbers(finding: Finding, shown: Shown) -> dict[str, str | float]:
+def _numbers(finding: Finding) -> dict[str, str | float]:
     return {
         "code": finding.code,
         "lost ms a step": finding.lost_ns / 1e6,
         "MFU points": finding.mfu_points,
         "severity": finding.severity,
-        "confidence": shown(finding.confidence),
-        **({"fix": shown(finding.fix.summary)} if finding.fix else {}),
+        "confidence": harmless(finding.confidence),
+        **({"fix": harmless(finding.fix.summary)} if finding.fix else {}),
         "more": f"trace-doctor explain {finding.code}",
     }
