@@ -49,6 +49,24 @@ def test_unknown_lengths_add_no_more_than_the_longest_sequences_hold(tmp_path: P
     assert report.metrics.mfu == report.metrics.mfu_low
 
 
+def test_the_kernels_without_flops_are_named_with_the_reason(tmp_path: Path) -> None:
+    bare = replace(varlen(100_000), name="mylib::attention", shapes=[], dtypes=[], concrete=None)
+    report = report_of(tmp_path, KNOWN, varlen(300_000), bare)
+    known_ns = KNOWN.launches[0].duration_ns
+    told = [warning.message for warning in report.warnings if warning.code == "unknown-flops"]
+    shares = [f"{time_ns / (known_ns + 400_000):.1%}" for time_ns in (400_000, 300_000, 100_000)]
+    assert told == [
+        f"FLOPs are unknown for {shares[0]} of the time in tensor kernels:"
+        f" {shares[1]} flash_attn_3::fwd: flash_fwd_kernel (mask or sequence lengths not recorded);"
+        f" {shares[2]} mylib::attention: flash_fwd_kernel (no shapes recorded)"
+    ]
+
+
+def test_a_few_percent_without_flops_are_not_worth_a_word(tmp_path: Path) -> None:
+    report = report_of(tmp_path, KNOWN, varlen(5_000))
+    assert "unknown-flops" not in {warning.code for warning in report.warnings}
+
+
 def test_a_short_kernel_adds_what_the_others_efficiency_gives(tmp_path: Path) -> None:
     report = report_of(tmp_path, KNOWN, varlen(1_000))
     assert extra_ns(report) == pytest.approx(0.6 * 1_000, rel=1e-2)

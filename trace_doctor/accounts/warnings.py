@@ -20,6 +20,8 @@ BEATS_PEAK = 1.03
 """A kernel this many times faster than its peak allows: the peak, the count or the dtype is wrong."""
 MODEL_ERROR_SHARE = 0.03
 MOSTLY_COVERED = 0.9
+MOSTLY_KNOWN = 0.95
+MOST_KERNELS, LABEL_CHARS = 3, 64
 MUCH_MEMORY_WALL = 0.1
 IDLE_MEMORY = 0.4
 """Kernels that the memory holds back use more of its bandwidth than this."""
@@ -43,6 +45,7 @@ def warnings_of(
         found += _device_warnings(analysis)
         found += _beaten_peaks(analysis)
         found += _uneven_passes(analysis)
+        found += _unknown_flops(analysis)
     found += _model_warnings(analyses, rows, window, options)
     return list(dict.fromkeys(found))
 
@@ -120,6 +123,31 @@ def _uneven_passes(analysis: Analysis) -> list[Message]:
         " 2 x: frozen weights, evaluation under autograd and single layers need less, a second backward more; else a count is wrong"
     )
     return [Message(code="uneven-passes", message=told)]
+
+
+def _unknown_flops(analysis: Analysis) -> list[Message]:
+    """Which tensor kernels have no FLOPs, where some have: the longest by name, each with the reason."""
+    known = shape_work(analysis).covered
+    if not known.covered_ns or known.covered_ns > MOSTLY_KNOWN * known.tensor_ns:
+        return []
+    reason = (
+        pl.when(pl.col("flops_most").is_not_null())
+        .then(pl.lit("mask or sequence lengths not recorded"))
+        .when("has_shapes")
+        .then(pl.lit("the inputs of its op do not tell"))
+        .otherwise(pl.lit("no shapes recorded"))
+    )
+    label = pl.coalesce(pl.col("op_name").cast(pl.String) + ": ", pl.lit("")) + pl.col("name").cast(pl.String)
+    missing = analysis.account.tensor.filter(pl.col("flops").is_null()).group_by(label=label, reason=reason)
+    longest = missing.agg(pl.col("exclusive_ns").sum()).sort(["exclusive_ns", "label"], descending=[True, False])
+    told = [
+        f"{time_ns / known.tensor_ns:.1%} {label[:LABEL_CHARS]} ({why})"
+        for label, why, time_ns in longest.head(MOST_KERNELS).iter_rows()
+    ]
+    told += [f"{len(longest) - MOST_KERNELS} more"] if len(longest) > MOST_KERNELS else []
+    missing_share = 1 - known.covered_ns / known.tensor_ns
+    message = f"FLOPs are unknown for {missing_share:.1%} of the time in tensor kernels: {'; '.join(told)}"
+    return [Message(code="unknown-flops", message=message)]
 
 
 def _too_few_shapes(work: ShapeWork, given: float) -> list[Message]:
