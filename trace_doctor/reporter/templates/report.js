@@ -43,12 +43,13 @@
     if (target) explain(target, event.clientX, event.clientY);
     else if (!tip.hidden && !explained({ target: document.activeElement })) silence($("[aria-describedby=tip]"));
   });
-  document.addEventListener("focusin", (event) => {
-    const target = explained(event);
+  const below = (target) => {
     if (!target) return;
     const box = target.getBoundingClientRect();
     explain(target, box.left + box.width / 2, box.bottom - 10);
-  });
+  };
+  document.addEventListener("focusin", (event) => below(explained(event)));
+  document.addEventListener("scroll", () => !tip.hidden && below(explained({ target: document.activeElement })));
   document.addEventListener("focusout", (event) => silence(explained(event)));
   document.addEventListener("keydown", (event) => event.key === "Escape" && silence($("[aria-describedby=tip]")));
 
