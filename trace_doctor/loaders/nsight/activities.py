@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import polars as pl
 
 from trace_doctor.loaders.nsight import tables as export
 from trace_doctor.loaders.nsight.tables import Tables
 
 _COMMON = ["start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid"]
+_NAMES = ["demangledName", "shortName"]
 _GRID, _BLOCK = ["gridX", "gridY", "gridZ"], ["blockX", "blockY", "blockZ"]
 # source: CUPTI's CUpti_ActivityMemcpyKind; the profiler's ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND
 _DIRECTIONS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH"}
@@ -26,9 +29,12 @@ def read(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kernels(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
-    names = ["demangledName", "shortName"]
-    kernels = export.read(tables, export.KERNEL, integers=[*_COMMON, *names, *_GRID, *_BLOCK])
-    full, short = (export.named(kernels[name], strings) for name in names)
+    columns = [*_COMMON, *_NAMES, *_GRID, *_BLOCK]
+    return export.read(tables, export.KERNEL, integers=columns, shrink=partial(_kernel_rows, strings=strings))
+
+
+def _kernel_rows(kernels: pl.DataFrame, *, strings: pl.DataFrame) -> pl.DataFrame:
+    full, short = (export.named(kernels[name], strings) for name in _NAMES)
     launch = kernels.select(_GRID + _BLOCK)
     shapes = launch.unique().with_columns(_triple(_GRID).alias("grid"), _triple(_BLOCK).alias("block"))
     placed = launch.join(shapes, on=_GRID + _BLOCK, how="left", nulls_equal=True, maintain_order="left")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import polars as pl
 
 from trace_doctor.loaders.nsight import tables as export
@@ -23,8 +25,8 @@ def read(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
 
     Of the rows that share a process and a correlation id (runtime and driver row of one call) the outermost.
     """
-    rows = export.read(tables, export.RUNTIME, integers=[*_SPAN, "correlationId", "nameId"])
-    calls = _spans(rows, _unversioned(export.named(rows["nameId"], strings)), pl.col("correlationId"))
+    columns = [*_SPAN, "correlationId", "nameId"]
+    calls = export.read(tables, export.RUNTIME, integers=columns, shrink=partial(_call_rows, strings=strings))
     calls = calls.sort("start_ns", pl.col("duration_ns").fill_null(1 << 62), descending=[False, True])
     twin = pl.struct(pl.col("tid").floordiv(1 << 24), "correlation")
     is_known = pl.col("correlation") > 0
@@ -33,8 +35,12 @@ def read(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
     return calls
 
 
+def _call_rows(rows: pl.DataFrame, *, strings: pl.DataFrame) -> pl.DataFrame:
+    return _spans(rows, _unversioned(export.named(rows["nameId"], strings)), pl.col("correlationId"))
+
+
 def _unversioned(names: pl.Series) -> pl.Series:
-    """CudaLaunchKernel for cudaLaunchKernel_v7000."""
+    """Names without the version of their ABI: cudaLaunchKernel for cudaLaunchKernel_v7000."""
     known = names.unique().drop_nulls()
     plain = known.cast(pl.String).str.replace(r"_v\d+$", "").cast(pl.Categorical)
     return names.replace_strict(known, plain, default=None, return_dtype=pl.Categorical)
