@@ -479,6 +479,15 @@ def test_transformer_engines_layers_count_as_torch_counts_linear(tmp_path: Path)
     assert function("_LayerNormMLP", gated, (4, 3, 5)) == (3 * expected, 6 * expected)
 
 
+def test_experts_weights_share_the_rows() -> None:
+    """Three experts of 5 to 7 features: each of twelve rows goes through one of them, but all three are read."""
+    inputs = arguments((12, 5)) + flags("True") + arguments((7, 5), (7, 5), (7, 5), (7,), (7,), (7,))
+    assert function("_GroupedLinear", inputs, (12, 7)) == (2 * 12 * 35, 4 * 12 * 35)
+    work = work_of(Call("_GroupedLinear", inputs))
+    assert work is not None
+    assert work.moved == Volume(2.0 * (60 + 3 * 35 + 84))
+
+
 def test_a_slice_of_the_sequence_is_gathered_before_the_layer() -> None:
     """Sequence parallelism: two of eight tokens come in, the gradient of all eight comes back."""
     norm = arguments((5,), (5,))

@@ -11,7 +11,7 @@ from trace_doctor.work.shapes import Argument, Call, Shape, Volume, Work, numel,
 def linear(
     call: Call,
     *,
-    weight: int,
+    weight: int | None = None,
     x: int | None = None,
     second: bool = False,
     grouped: bool = False,
@@ -20,12 +20,13 @@ def linear(
     """`2 * rows * (elements of the weights)` forward, twice that backward, of an autograd function around one or two linear layers.
 
     Unit FLOP. Positions are the forward's; without `x` the input is the last tensor whose last dimension the weight multiplies.
-    `second`: another weight brings the features back (an MLP, gated or not). `grouped`: more weights share the rows among them.
+    `second`: another weight brings the features back (an MLP, gated or not). `grouped`: more weights share the rows among them; where
+    they stand differs between versions, the last one tells their shape.
     Under sequence parallelism one of input and output is a slice, so rows are those of the longer; the output's are known by
     its gradient. Source: TransformerEngine transformer_engine/pytorch/module/{linear,layernorm_linear,layernorm_mlp,grouped_linear}.py.
     """
     forward = call.partner if backward else call
-    weights = forward.shape(weight) if forward else None
+    weights = forward and (forward.shape(weight) if weight is not None else _last_matrix(forward))
     if forward is None or weights is None or len(weights) != 2:
         return None
     data = forward.argument(x) if x is not None else _last_with(forward, weights[1])
@@ -35,7 +36,7 @@ def linear(
     features = down[0] if down else weights[0]
     rows = max(numel(data.shape[:-1]), _rows_of_gradient(call if backward else call.partner, features))
     elements = numel(weights) + (numel(down) if down else 0)
-    groups = sum(argument.shape == weights for argument in forward.arguments) if grouped else 1
+    groups = sum(argument.shape == weights for argument in forward.arguments[1:]) if grouped else 1
     dtype = call.argument(0).dtype if backward else data.dtype
     inputs = volume((rows, weights[1]), dtype) + volume((elements,), dtype).times(groups)
     moved = inputs.times(2 if backward else 1) + volume((rows, features), dtype)
@@ -76,6 +77,11 @@ def experts(call: Call) -> Work | None:
 def _last_with(call: Call, features: int) -> Argument:
     shaped = [argument for argument in call.arguments if argument.shape and len(argument.shape) > 1]
     return next((argument for argument in reversed(shaped) if (argument.shape or ())[-1] == features), Argument())
+
+
+def _last_matrix(call: Call) -> Shape | None:
+    matrices = [argument.shape for argument in call.arguments[1:] if argument.shape and len(argument.shape) == 2]
+    return matrices[-1] if matrices else None
 
 
 def _bringing_back(call: Call, up: Shape) -> Shape | None:
