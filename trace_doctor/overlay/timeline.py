@@ -154,6 +154,7 @@ def _arrows(trace: Trace, places: pl.DataFrame) -> Iterator[bytes]:
 
 def _samples(trace: Trace) -> Iterator[bytes]:
     """Sampled GPU metrics as curves."""
-    rows = trace.metrics.with_columns(name=quoted(trace.metrics["name"]))
+    known = trace.metrics.filter(pl.col("value").is_finite())  # JSON has no NaN
+    rows = known.with_columns(name=quoted(known["name"]))
     fields: Fields = {"ph": "C", "name": pl.col("name"), "pid": pl.col("device"), "ts": microseconds(pl.col("at_ns"))}
     yield from lines(rows, {**fields, "args": members({"value": pl.col("value")})})
