@@ -21,7 +21,7 @@ from trace_doctor import analyze
 from trace_doctor.__main__ import main
 from trace_doctor.options import Options
 from trace_doctor.redaction import HIDDEN, PYTHON_FRAME, namer, redact
-from trace_doctor.report import Message, Report, Tool, Top, to_json
+from trace_doctor.report import Message, Report, Source, Tool, Top, to_json
 
 Event = dict[str, Any]
 PLANT = "s3cret"
@@ -168,8 +168,9 @@ def test_a_report_without_secrets_keeps_its_words(sample: str, tmp_path: Path) -
     open_, hidden = analyze([path]), analyze([path], Options(redact=True))
     assert (hidden.findings, hidden.ledger, hidden.kernels) == (open_.findings, open_.ledger, open_.kernels)
     assert (hidden.strip, hidden.window, hidden.warnings) == (open_.strip, open_.window, open_.warnings)
-    assert [source.path for source in hidden.sources] == ["trace 1"]
-    assert [(gpu.source, gpu.process) for gpu in hidden.gpus] == [("trace 1", None)]
+    label = f"trace {open_.sources[0].sha256[:8]}"  # type: ignore[index]
+    assert [source.path for source in hidden.sources] == [label]
+    assert [(gpu.source, gpu.process) for gpu in hidden.gpus] == [(label, None)]
 
 
 @pytest.mark.parametrize(
@@ -221,6 +222,21 @@ def test_quoted_names_and_parts_of_names_in_sentences() -> None:
 def message(words: str) -> str:
     (told,) = redact(replace(samples.healthy(), warnings=[Message(code="x", message=words)])).warnings
     return told.message
+
+
+@pytest.mark.parametrize(
+    ("path", "sha256", "label"),
+    [
+        ("/home/me/batch_64/host_tp8-bs4.json", "0123456789", "trace 01234567 tp8 bs4"),
+        ("C:\\me\\num_workers_4.json.gz", None, "trace 1 num_workers_4"),
+        ("me.json", None, "trace 1"),
+    ],
+)
+def test_a_trace_keeps_the_sizes_that_its_name_tells(path: str, sha256: str | None, label: str) -> None:
+    report = replace(samples.healthy(), sources=[Source(path=path, sha256=sha256, format="kineto")])
+    once = redact(report)
+    assert [source.path for source in once.sources] == [label]
+    assert redact(once).sources == once.sources
 
 
 def test_options_that_are_texts_of_the_user_go() -> None:

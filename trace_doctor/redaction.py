@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from trace_doctor.report import Report
+from trace_doctor import sizes
+from trace_doctor.report import Report, Source
 
 HIDDEN = "(redacted)"
 PYTHON_FRAME = "(Python frame)"
@@ -172,8 +173,8 @@ def _private(report: Report) -> Iterator[str]:
 
 
 def _placeless(report: Report) -> Report:
-    """Traces and GPUs by their number, no processes, and of the options no texts but words of trace-doctor."""
-    labels = {source.path: f"trace {place}" for place, source in enumerate(report.sources, 1)}
+    """Traces by their hash, GPUs by their number, no processes, and of the options no texts but words of trace-doctor."""
+    labels = {source.path: _label(source, place) for place, source in enumerate(report.sources, 1)}
     devices = {gpu.device: gpu.device if gpu.device.isdecimal() else str(n) for n, gpu in enumerate(report.gpus)}
     options = {
         key: HIDDEN if isinstance(value, str) and key not in _WORDS else value
@@ -194,6 +195,11 @@ def _placeless(report: Report) -> Report:
             for one in report.warnings
         ],
     )
+
+
+def _label(source: Source, place: int) -> str:
+    """What can be said of a trace: the start of its hash, or its place, and the sizes that its name tells."""
+    return " ".join(["trace", (source.sha256 or "")[:8] or str(place), *sizes.words(source.path)])
 
 
 def _unquoted(found: re.Match[str]) -> str:

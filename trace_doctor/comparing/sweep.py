@@ -9,16 +9,8 @@ from pathlib import PurePath
 
 from trace_doctor.comparison import SweepRow
 from trace_doctor.report import LedgerRow, Report, Wall
+from trace_doctor.sizes import settings
 
-SETTING = re.compile(
-    r"(?<![A-Za-z])(?P<name>batch(?:_?size)?|bsz?|mbs|gbs|seq(?:_?len)?|sequence|tokens|tp|pp|dp|ep|cp|num_workers|workers|layers|hidden)"
-    r"[_=-]?(?P<value>\d+)(?![A-Za-z\d])",
-    re.IGNORECASE,
-)
-NAMES = {
-    "batch_size": "batch", "batchsize": "batch", "bs": "batch", "bsz": "batch", "seq": "sequence", "seqlen": "sequence",
-    "seq_len": "sequence", "num_workers": "workers",
-}  # fmt: skip
 BUSY_WALLS: tuple[Wall, ...] = ("recompute", "compute", "memory", "communication", "small_kernels")
 IDLE_CAUSES = ("launch-bound", "device-side gap", "allocator")
 """Causes of these walls that are gaps."""
@@ -47,12 +39,6 @@ def _labels(paths: Sequence[str]) -> list[str]:
     shared = os.path.commonpath([PurePath(path).parent for path in paths]) if len({*paths}) > 1 else ""
     names = [os.path.relpath(path, shared) if shared else PurePath(path).name for path in paths]
     return [re.sub(r"(\.pt\.trace)?\.(json|sqlite|nsys-rep)(\.(gz|zst))?$", "", name) for name in names]
-
-
-def settings(name: str) -> dict[str, float]:
-    """Sizes that a file's name tells, such as batch_64 or tp8."""
-    found = {match["name"].lower(): float(match["value"]) for match in SETTING.finditer(name)}
-    return {NAMES.get(key, key): value for key, value in found.items()}
 
 
 def _row(place: int, report: Report, label: str) -> SweepRow:
