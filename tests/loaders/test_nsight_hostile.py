@@ -47,6 +47,12 @@ def codes(trace: Trace) -> list[str]:
 # ---- odd, but read right
 
 
+def test_a_kernel_whose_name_is_not_in_the_file_is_accounted_for(path: Path) -> None:
+    report = analyze([export(path, kernel(30, 10_030, 999_999, 7, shortName=None), call(10, 20, 7))])  # type: ignore[arg-type]
+    assert [(row.cause, row.time_ns) for row in report.ledger] == [("unknown kernel", 10_000)]
+    assert report.kernels.rows[0].name == "unnamed kernel"
+
+
 def test_a_kernel_without_end_is_set_aside_and_counted(path: Path) -> None:
     trace = load(export(path, kernel(30, None, GEMM, 7), kernel(50, 60, GEMM, 8)))
     assert trace.activities["start_ns"].to_list() == [50]
@@ -131,7 +137,7 @@ def test_columns_that_tools_add_are_ignored(path: Path) -> None:
 
 def test_names_that_lead_nowhere_are_unknown(path: Path) -> None:
     trace = load(export(path, kernel(30, 40, 999_999, 7), nvtx(1, 2, None, textId=999_998)))  # type: ignore[arg-type]
-    assert trace.activities["name"].to_list() == [None]
+    assert trace.activities["name"].to_list() == ["unnamed kernel"]
     assert len(trace.annotations) == 0
     assert analyze([path]).partition.compute_ns == 10
 

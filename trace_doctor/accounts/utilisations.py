@@ -129,8 +129,12 @@ def _of_link(
     basis: Basis = "modelled",
 ) -> Utilisation:
     rate = None if moved.total is None else 1e9 * moved.total / analysis.account.window_ns
-    value = None if rate is None or not limit else rate / limit
-    why = None if value is not None else moved.why or "its bandwidth is not known"
+    share = None if rate is None or not limit else rate / limit
+    value = None if share is None or share > 1 else share
+    too_much = (
+        None if share is None else f"{share:.3g} x its bandwidth would be needed: the bytes or the bandwidth are wrong"
+    )
+    why = None if value is not None else moved.why or too_much or "its bandwidth is not known"
     return Utilisation(
         name=name, value=value, basis=None if value is None else basis, of=of, rate=rate, limit=limit, why=why
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from fractions import Fraction
 
 import msgspec
 import polars as pl
@@ -41,7 +42,7 @@ def mean_window(analyses: Sequence[Analysis], *, outlier_ratio: float) -> Window
     return WindowRow(
         rule=analyses[0].window.rule,
         start_ns=min(starts, default=0),
-        duration_ns=round(sum(a.account.window_ns for a in analyses) / len(analyses)),
+        duration_ns=round(Fraction(sum(a.account.window_ns for a in analyses), len(analyses))),
         step_time_ns=step_time(durations),
         steps=explained(listed, analyses, outlier_ratio=outlier_ratio),
     )

@@ -104,7 +104,7 @@ def share_out(values: pl.DataFrame, total_ns: int) -> pl.Series:
         return column.cast(pl.Int64)
     floor = column.floor().cast(pl.Int64)
     missing = total_ns - int(floor.sum())
-    order = (column - floor).rank("ordinal", descending=True)
+    order = (column - floor).rank("ordinal", descending=True).cast(pl.Int64)
     rounded = floor + (order <= missing).cast(pl.Int64)
     # a sum of floats may miss the integer by more than the remainders hold: the largest row takes it
     rest = total_ns - int(rounded.sum())

@@ -13,12 +13,15 @@ from trace_doctor.classifiers.host import explain_gaps
 from trace_doctor.classifiers.intervals import cut, share_out
 from trace_doctor.classifiers.memory_wall import charge_compute, charge_copies, floor_ns
 from trace_doctor.classifiers.timeline import COMMUNICATION, COMPUTE, COPY, IDLE, TENSOR, Timeline, by_activity, sweep
+from trace_doctor.errors import UsageError
 from trace_doctor.hardware.devices import Device
 from trace_doctor.options import Thresholds
 from trace_doctor.report import WALLS, LedgerRow, Partition, Top
 from trace_doctor.trace import Trace, Window
 
 TOP_NAMES = 3
+MOST_IDEAL_NS = 1 << 53
+DAY_NS = 86_400_000_000_000
 
 
 class Account(NamedTuple):
@@ -80,6 +83,8 @@ def account(
     if model_flops is not None:
         tensor, homeless = spread_model_flops(tensor, model_flops)
     tensor = roofline_times(tensor, peak_flops=peak_flops, memory_bandwidth=memory_bandwidth)
+    if peak_flops:
+        _check_flops(float(tensor["ideal_ns"].sum()) + 1e9 * abs(homeless) / peak_flops, peak_flops)
     segments = explain_gaps(timeline.gaps, trace, activities, pieces, thresholds=thresholds)
     parts = [
         charge_tensor(tensor),
@@ -106,6 +111,15 @@ def _gap_charges(segments: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         activity="activity",
         start_ns="start_ns",
     )
+
+
+def _check_flops(ideal_ns: float, peak_flops: float) -> None:
+    """Raises UsageError for FLOPs that take so long at the peak that a float64 holds no ns of it."""
+    if ideal_ns > MOST_IDEAL_NS:
+        msg = f"at a peak of {peak_flops:.3g} FLOP/s the FLOPs of the window would take {ideal_ns / DAY_NS:,.0f} days"
+        raise UsageError(
+            msg, hint="check --flops-per-step, --params and --tokens-per-step, and --peak-flops or --device"
+        )
 
 
 def _homeless(flops: float, peak_flops: float | None) -> pl.DataFrame:

@@ -90,7 +90,7 @@ def of_hosts(keys: Iterable[str], found: Devices) -> dict[str, int]:
 def describe(found: Devices, properties: Any, calls: Iterable[str]) -> tuple[DeviceInfo, ...]:
     """The devices with what the file's `deviceProperties` say of them; `calls` are the names of API calls."""
     listed = [entry for entry in properties if isinstance(entry, dict)] if isinstance(properties, list) else []
-    by_number = {entry.get("id"): entry for entry in listed}
+    by_number = {entry["id"]: entry for entry in listed if type(entry.get("id")) is int}
     api = next((vendor for name in calls if (vendor := _vendor(name))), None)
     return tuple(_info(label, found.ids[label], by_number.get(found.ids[label], {}), api) for label in found.labels)
 

@@ -43,6 +43,8 @@ _WORK_SCHEMA = {
 }
 _NO_WORK = (None,) * len(_WORK_SCHEMA)
 _WIDTHS = {word: width for width, word in DTYPES.values() if word} | {"tf32": 4}
+_MOST_FLOPS = 1e21
+"""No op does more, for it would hold the fastest GPU for a day: its shapes are not what the profiler saw."""
 _FEWER_MULTIPLICATIONS = "(?i)winograd|fft"
 _NOT_ONE_OP = r"^aten::|Backward\d*$|^autograd::|^CompiledFunction|^Torch-Compiled|^## |^ProfilerStep|^<"
 """Ops that no general reading of their inputs fits: torch's own, nodes whose inputs are gradients, and what holds a whole graph."""
@@ -225,7 +227,7 @@ def _work_rows(signatures: pl.DataFrame) -> list[tuple[Any, ...]]:
 def _work_row(call: Call) -> tuple[Any, ...] | None:
     formula = formula_of(call.name)
     work = formula(call) if formula else None
-    if formula is None or work is None:
+    if formula is None or work is None or (work.flops or 0.0) > _MOST_FLOPS:
         return None
     return _row(work, is_tensor_op=_module(formula) is not memory_ops)
 

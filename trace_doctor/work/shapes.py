@@ -72,7 +72,7 @@ SCALAR_TYPES: dict[int, str] = {
 }
 _NOT_A_TENSOR = ("Scalar", "ScalarList", "None")
 # Bounds that no tensor reaches; they keep every product of a hostile file's numbers inside a float.
-_MAX_ARGUMENTS, _MAX_DIMENSIONS, _MAX_SIZE = 512, 12, 1 << 40
+_MAX_ARGUMENTS, _MAX_DIMENSIONS, _MAX_SIZE, _MAX_ELEMENTS = 512, 12, 1 << 40, 1 << 50
 
 
 class Argument(NamedTuple):
@@ -238,6 +238,7 @@ def _is_shape(dims: Any) -> bool:
         isinstance(dims, list)
         and len(dims) <= _MAX_DIMENSIONS
         and all(type(size) is int and 0 <= size < _MAX_SIZE for size in dims)
+        and math.prod(dims) < _MAX_ELEMENTS
     )
 
 

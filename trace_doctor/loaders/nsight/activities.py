@@ -16,6 +16,8 @@ _GRID, _BLOCK = ["gridX", "gridY", "gridZ"], ["blockX", "blockY", "blockZ"]
 _DIRECTIONS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH"}
 _DIRECTIONS |= {10: "PtoP", 11: "HtoD", 12: "DtoH", 13: "DtoD"}
 """11 to 13: pages of unified memory that move."""
+UNNAMED = "unnamed kernel"
+"""A kernel whose name is not among the file's strings."""
 _MEMORIES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device", 6: "Managed"}
 
 
@@ -40,11 +42,15 @@ def _kernel_rows(kernels: pl.DataFrame, *, strings: pl.DataFrame) -> pl.DataFram
     placed = launch.join(shapes, on=_GRID + _BLOCK, how="left", nulls_equal=True, maintain_order="left")
     return _placed(
         kernels,
-        name=full.cast(pl.String).fill_null(short.cast(pl.String)).cast(pl.Categorical) if full.null_count() else full,
+        name=_filled(full, short) if full.null_count() else full,
         kind="compute",
         grid=placed["grid"],
         block=placed["block"],
     )
+
+
+def _filled(full: pl.Series, short: pl.Series) -> pl.Series:
+    return full.cast(pl.String).fill_null(short.cast(pl.String)).fill_null(UNNAMED).cast(pl.Categorical)
 
 
 def _triple(columns: list[str]) -> pl.Expr:
