@@ -18,10 +18,12 @@ from trace_doctor.report import Report, Source
 
 HIDDEN = "(redacted)"
 PYTHON_FRAME = "(Python frame)"
+BEFORE = "before "
+"""Host code that no range names is named by what it came before."""
 FRAGMENT = 16
 """A text that holds so many characters of a hidden name in a row, from its start or its end, holds a part of it."""
 _FRAME = re.compile(
-    r"[^\s'\"`,;(]*\.pyx?\(\d+\)(?::\s?[\w.<>]+)?|<(?:frozen|string|stdin)[^>]*>\(\d+\)(?::\s?[\w.<>]+)?"
+    r"[^\s'\"`,;(]*\.pyx?\(\d+\)(?::\s?[\w.<>]+)?|<(?:frozen|string|stdin)[^>]*>\(\d+\)(?::\s?[\w.<>]+)?|<built-in [^>]*>"
 )
 _PLACES = re.compile(
     r"""
@@ -48,6 +50,9 @@ _KNOWN = re.compile(
     | (?:DistributedDataParallel|FullyShardedDataParallel)\.(?:forward|backward|_\w+)
     | Torch-Compiled\ Region(?::\ \d+/\d+)?
     | Command\ Buffer\ Full | Buffer\ Flush | Instrumentation | Resource | Runtime\ Triggered\ Module\ Loading
+    | torch::autograd::CppNode<[\w:&<>,\ ]+> | MPI_[A-Z]\w+
+    | all_to_all | all_reduce | all_gather | reduce_scatter | broadcast | reduce | gather | scatter | send | recv | barrier
+    | CUDA\ (?:module|lazy\ function)\ loading | TLS\ allocation | Unknown
     | \(between\ recorded\ ranges\) | Python\ GC(?:\ of\ generation\ \d)? | \d+ | default_pg
     """,
     re.VERBOSE,
@@ -117,6 +122,8 @@ def namer(kernels: Collection[str]) -> Callable[[str], str]:
     def shown(name: str) -> str:
         if _FRAME.search(name):
             return PYTHON_FRAME
+        if name.startswith(BEFORE):
+            return BEFORE + shown(name.removeprefix(BEFORE))
         if name in kept or _KNOWN.fullmatch(name):
             return _PLACES.sub(HIDDEN, name)
         return HIDDEN
