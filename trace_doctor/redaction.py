@@ -53,7 +53,7 @@ _KNOWN = re.compile(
     | torch::autograd::CppNode<[\w:&<>,\ ]+> | MPI_[A-Z]\w+
     | all_to_all | all_reduce | all_gather | reduce_scatter | broadcast | reduce | gather | scatter | send | recv | barrier
     | CUDA\ (?:module|lazy\ function)\ loading | TLS\ allocation | Unknown
-    | \(between\ recorded\ ranges\) | Python\ GC(?:\ of\ generation\ \d)? | \d+ | default_pg
+    | the\ end\ of\ the\ step | \(between\ recorded\ ranges\) | Python\ GC(?:\ of\ generation\ \d)? | \d+ | default_pg
     """,
     re.VERBOSE,
 )
