@@ -29,7 +29,9 @@ def links(trace: Trace, kernels: pl.DataFrame, *, memory_bandwidth: float) -> pl
     `kernels`: one GPU's compute kernels in the window, a row each, with `activity`, `stream`, `start_ns`, `kind`, `family`, `op_row`,
     `op_dtype` and `part`.
     """
-    rows = kernels.filter(pl.col("kind") == "compute").sort("stream", "start_ns", "activity")
+    columns = ["activity", "stream", "start_ns", "family", "op_row", "op_dtype", "part"]
+    rows = kernels.lazy().filter(pl.col("kind") == "compute").select(columns).collect()
+    rows = rows.sort("stream", "start_ns", "activity")
     names = trace.ops["name"].gather(rows["op_row"]).cast(pl.String)
     can_fuse = (
         rows["family"].cast(pl.String).is_in(list(FUSABLE_FAMILIES)).fill_null(value=False)

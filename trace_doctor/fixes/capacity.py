@@ -22,8 +22,9 @@ LEAST_TIMES, MOST_TIMES = 2, 16
 
 def allocator(case: Case) -> Iterable[Draft]:
     """The allocator asks the driver inside the steps."""
-    claims, memory = case.caused("allocator"), memory_of(case.analysis)
+    claims = case.caused("allocator")
     if case.is_worth_saying(claims):
+        memory = memory_of(case.analysis)
         known = memory or Memory()
         calls = known.mallocs + known.frees
         yield Draft(
@@ -39,8 +40,9 @@ def allocator(case: Case) -> Iterable[Draft]:
 
 def offload(case: Case) -> Iterable[Draft]:
     """The GPU waits for tensors that are moved to the host and back."""
-    claims, memory = case.caused("offload"), memory_of(case.analysis)
+    claims = case.caused("offload")
     if case.is_worth_saying(claims):
+        memory = memory_of(case.analysis)
         out = case.kernels.filter((pl.col("kind") == "copy") & (direction() == "d2h"))
         moved_bytes = float(out["bytes"].sum()) / case.steps
         fits = memory is not None and memory.room_bytes is not None and moved_bytes <= memory.room_bytes
@@ -55,9 +57,7 @@ def offload(case: Case) -> Iterable[Draft]:
 
 def recomputation(case: Case) -> Iterable[Draft]:
     """Forward work that runs again inside the backward pass: activation checkpointing."""
-    again = pl.col("recompute").fill_null(value=False) & ~pl.col("is_idle")
-    is_communication = (pl.col("kind") == "communication").fill_null(value=False)
-    claims = case.losses.filter(again & ~is_communication)
+    claims = case.lost_by(pl.col("recompute"), pl.col("kind") != "communication").filter(~pl.col("is_idle"))
     if not case.is_worth_saying(claims):
         return
     memory, saved = memory_of(case.analysis), recomputed(case.analysis, case.kernels, steps=case.steps)
@@ -87,15 +87,16 @@ def _recomputation_variant(case: Case, saved: Recomputed | None, kept: float | N
 
 def spare_memory(case: Case) -> Iterable[Draft]:
     """Much of the time goes to kernels too small for the GPU while its memory would hold a batch several times as large."""
+    grows = pl.col("cause").is_in(pl.Series(GROWS_WITH_BATCH, dtype=pl.Categorical).implode())
+    charges = case.analysis.account.charges.select("wall", "cause", "time_ns")
+    share = case.share(charges.filter((pl.col("wall") == "small_kernels") | grows))
+    if share < case.limits.weighty_gaps_share:
+        return
     memory = memory_of(case.analysis)
     times = _larger_batch(memory)
-    charges = case.analysis.account.charges
-    wall, cause = pl.col("wall").cast(pl.String), pl.col("cause").cast(pl.String)
-    small = charges.filter((wall == "small_kernels") | cause.is_in(GROWS_WITH_BATCH))
-    share = case.share(small)
-    if memory is not None and times >= LEAST_TIMES and share >= case.limits.weighty_gaps_share:
+    if memory is not None and times >= LEAST_TIMES:
         yield Draft(
-            case.losses.clear(),
+            case.charges.clear(),
             "medium: what comes and goes within a step is taken to grow with the batch",
             words=_words(memory)
             | {"times": f"{times}" if times <= MOST_TIMES else f"more than {MOST_TIMES}", "share": f"{share:.0%}"},
@@ -118,8 +119,8 @@ def _is_roomy(memory: Memory | None) -> bool:
 
 def _is_memory_short(case: Case) -> bool:
     """Whether allocator calls or offloading cost time, claimed by now or not."""
-    charges = case.analysis.account.charges
-    return case.is_worth_saying(charges.filter(pl.col("cause").cast(pl.String).is_in(SHORTAGE)))
+    is_shortage = pl.col("cause").is_in(pl.Series(SHORTAGE, dtype=pl.Categorical).implode())
+    return case.is_worth_saying(case.analysis.account.charges.filter(is_shortage))
 
 
 def _more_memory(case: Case) -> str:

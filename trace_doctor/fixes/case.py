@@ -16,23 +16,17 @@ from trace_doctor.trace import Trace, matches
 OPTIMIZER_RANGE = r"(?i)^(## ?)?optimi[sz]er\.step|^optimi[sz]er[_ .-]?step\b|^(## ?)?\w*optimi[sz]er[\w. -]*step"
 UNNAMED = r"^\(between recorded ranges\)$|^ProfilerStep#"
 """Host time of which no range says what it is."""
-_OF_KERNELS = [
-    "kind", "family", "tensor", "stream", "duration_ns", "bytes", "ran_in", "op_row", "call", "recompute", "operation", "group",
-    "group_size", "message_bytes", "wire_bytes", "expected_bandwidth", "wire_basis", "in_optimizer",
-]  # fmt: skip
 
 
 class Case(NamedTuple):
     """What a rule may look at."""
 
     analysis: Analysis
-    losses: pl.DataFrame
-    """A row for each charge that is a loss: `row` (its number), `time_ns` (what no rule claimed yet, above 0), `number` (step),
-    `wall`, `cause`, `basis`, `name`, `op`, `activity`, `start_ns`, `is_idle` (a gap's); and of that activity (of a gap: the one that
-    ends it) kind, family, tensor, stream, duration_ns, bytes, ran_in (dtype), op_row (op whose work it does), call, recompute,
-    in_optimizer, and the fields of a collective."""
+    charges: pl.DataFrame
+    """A row for each charge of the ledger: `row` (its number), `time_ns` (of a loss what no rule claimed yet, else 0), `number` (step),
+    `wall`, `cause`, `basis`, `name`, `op`, `activity` (of a gap: the one that ends it), `start_ns`, `is_idle` (a gap's)."""
     kernels: pl.DataFrame
-    """The GPU's activities inside the window, one row each, in order of start, with all that is known of them."""
+    """The GPU's activities inside the window, one row each, in order of start, with all that is known of them, and `in_optimizer`."""
     steps: int
     """Steps used, at least 1."""
     frameworks: tuple[str, ...]
@@ -58,9 +52,22 @@ class Case(NamedTuple):
     def _has_steps(self) -> bool:
         return bool(self.analysis.window.spans["number"].is_not_null().any())
 
+    def lost(self, *conditions: pl.Expr | pl.Series) -> pl.DataFrame:
+        """The unclaimed losses for which all conditions hold: rows of `charges`."""
+        return self.charges.filter(pl.col("time_ns") > 0, *conditions)
+
     def caused(self, *causes: str) -> pl.DataFrame:
         """The unclaimed losses of these causes of the ledger."""
-        return self.losses.filter(pl.col("cause").is_in(pl.Series(causes, dtype=pl.Categorical).implode()))
+        return self.lost(pl.col("cause").is_in(pl.Series(causes, dtype=pl.Categorical).implode()))
+
+    def lost_by(self, *conditions: pl.Expr) -> pl.DataFrame:
+        """The unclaimed losses of the kernels for which all conditions hold, and of the gaps that these end."""
+        kernels = self.kernels.lazy().filter(*conditions).select("activity").collect()["activity"]
+        return self.lost(pl.col("activity").is_in(kernels.implode()))
+
+    def with_kernels(self, losses: pl.DataFrame, *columns: str) -> pl.DataFrame:
+        """The losses with these columns of their kernels."""
+        return losses.join(self.kernels.select("activity", *columns), on="activity", how="left", maintain_order="left")
 
     def share(self, claims: pl.DataFrame) -> float:
         """Share of the window that these losses hold."""
@@ -76,38 +83,41 @@ class Case(NamedTuple):
 
     def without(self, claims: pl.DataFrame) -> Case:
         """The case after a finding has claimed these losses, in full or in part."""
-        taken = claims.group_by("row").agg(taken_ns=pl.col("time_ns").sum())
-        at = self.losses["row"].search_sorted(taken["row"])  # rows stay in order
-        left = self.losses["time_ns"].clone().scatter(at, self.losses["time_ns"].gather(at) - taken["taken_ns"])
-        return self._replace(losses=self.losses.with_columns(left).filter(left > 0.5))
+        taken = claims.group_by("row").agg(pl.col("time_ns").sum())
+        held = self.charges["time_ns"]
+        left = held.clone().scatter(taken["row"], held.gather(taken["row"]) - taken["time_ns"])
+        return self._replace(charges=self.charges.with_columns(left.set(left <= 0.5, 0.0)))
 
 
 def case_of(analysis: Analysis, limits: Limits) -> Case:
     """The case of one GPU, nothing claimed yet."""
-    kernels = by_activity(analysis.account.timeline.pieces).sort("start_ns", "activity")
+    kernels = by_activity(analysis.account.timeline.pieces)
+    kernels = kernels if kernels["activity"].is_sorted() else kernels.sort("activity")
     kernels = kernels.with_columns(in_optimizer=_in_optimizer(analysis.trace, kernels))
-    losses = (
+    is_loss = (pl.col("time_ns") > 0) & (pl.col("wall") != "mfu")
+    charges = (
         analysis.account.charges.with_row_index("row")
-        .filter((pl.col("time_ns") > 0) & (pl.col("wall") != "mfu"))
-        .with_columns(is_idle=pl.col("class") == IDLE)
+        .with_columns(time_ns=pl.when(is_loss).then("time_ns").otherwise(0.0), is_idle=pl.col("class") == IDLE)
         .drop("class")
-        .join(kernels.select("activity", *_OF_KERNELS), on="activity", how="left", maintain_order="left")
     )
-    losses = _named_by_what_follows(losses, kernels)
-    return Case(analysis, losses, kernels, max(1, _steps(analysis)), frameworks_of(analysis.trace), limits)
+    charges = _named_by_what_follows(charges, kernels)
+    return Case(analysis, charges, kernels, max(1, _steps(analysis)), frameworks_of(analysis.trace), limits)
 
 
-def _named_by_what_follows(losses: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+def _named_by_what_follows(charges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Host code that no range names gets the name of the op, or else of the kernel, whose launch it delays."""
     name, op = pl.col("name").cast(pl.String), pl.col("op_name").cast(pl.String)
-    unnamed = losses.filter(pl.col("cause") == "host code").select("row", "activity", "name")
-    unnamed = unnamed.filter(matches(unnamed["name"], UNNAMED)).drop("name")
-    following = kernels.join(unnamed, on="activity", how="semi").select("activity", follows=pl.coalesce(op, name))
+    code = charges.select("row", "activity", "name", "cause").filter(pl.col("cause") == "host code")
+    unnamed = code.filter(matches(code["name"], UNNAMED)).select("row", "activity")
+    if unnamed.is_empty():
+        return charges
+    delayed = kernels.select("activity", "name", "op_name").join(unnamed, on="activity", how="semi")
+    following = delayed.select("activity", follows=pl.coalesce(op, name))
     before = unnamed.join(following, on="activity", how="left").select(
         "row", before=pl.format("before {}", pl.col("follows").fill_null("the end of the step")).cast(pl.Categorical)
     )
-    found = losses.select("row").join(before, on="row", how="left", maintain_order="left")["before"]
-    return losses.with_columns(name=pl.coalesce(found, "name"))
+    found = charges.select("row").join(before, on="row", how="left", maintain_order="left")["before"]
+    return charges.with_columns(name=pl.coalesce(found, "name"))
 
 
 def _steps(analysis: Analysis) -> int:

@@ -51,12 +51,13 @@ def collectives_of(case: Case) -> pl.DataFrame:
 
 def same_stream(case: Case) -> Iterable[Draft]:
     """Collectives on a stream that compute kernels run on as well: they can't overlap."""
-    streams = case.kernels.filter((pl.col("kind") == "compute") & (pl.col("duration_ns") > 0))["stream"].unique()
-    held = case.kernels.filter(pl.col("kind") == "compute").group_by("stream").agg(pl.col("duration_ns").sum())
-    main = held.filter(pl.col("duration_ns") >= MOSTLY * pl.col("duration_ns").sum())["stream"]
-    claims = case.caused(*EXPOSED).filter(
-        pl.col("stream").is_in(main.implode()) & pl.col("stream").is_in(streams.implode())
-    )
+    exposed = _exposed(case)
+    if not case.is_worth_saying(exposed):
+        return
+    computing = case.kernels.select("kind", "stream", "duration_ns").filter(pl.col("kind") == "compute")
+    held = computing.group_by("stream").agg(pl.col("duration_ns").sum())
+    main = held.filter(pl.col("duration_ns") > 0, pl.col("duration_ns") >= MOSTLY * pl.col("duration_ns").sum())
+    claims = exposed.filter(pl.col("stream").is_in(main["stream"].implode()))
     if case.is_worth_saying(claims):
         yield Draft(
             claims,
@@ -68,9 +69,12 @@ def same_stream(case: Case) -> Iterable[Draft]:
 
 def repeated_all_reduce(case: Case) -> Iterable[Draft]:
     """Gradients all-reduced in every micro-batch of an accumulated step: all but the last are for nothing."""
+    exposed = _exposed(case)
+    if not case.is_worth_saying(exposed):
+        return
     reductions = _gradient_reductions(case)
     passes = _forward_passes(case)
-    reduced = case.caused(*EXPOSED).join(reductions, on="activity", how="semi")
+    reduced = exposed.join(reductions, on="activity", how="semi")
     if passes < ENOUGH_REPEATS or not case.kernels["in_optimizer"].any() or not case.is_worth_saying(reduced):
         return
     per_step = reductions.group_by("message_bytes").len()
@@ -153,7 +157,7 @@ def slow_link(case: Case) -> Iterable[Draft]:
 
 def small_collectives(case: Case) -> Iterable[Draft]:
     """Many collectives too small to reach the bandwidth of the link."""
-    claims = case.caused(*EXPOSED).filter(
+    claims = _exposed(case).filter(
         (pl.col("message_bytes") < case.limits.small_message_bytes) & (pl.col("duration_ns") < 2 * NO_WAIT_NS)
     )
     count = claims["activity"].n_unique() / case.steps
@@ -196,8 +200,13 @@ def exposed_communication(case: Case) -> Iterable[Draft]:
             )
 
 
+def _exposed(case: Case) -> pl.DataFrame:
+    """The exposed communication, with what is known of each collective."""
+    return case.with_kernels(case.caused(*EXPOSED), "stream", "duration_ns", *SIGNATURE, "wire_bytes")
+
+
 def _by_group(case: Case) -> list[pl.DataFrame]:
-    exposed = case.caused(*EXPOSED)
+    exposed = _exposed(case)
     return exposed.partition_by("group", maintain_order=True) if len(exposed) else []
 
 

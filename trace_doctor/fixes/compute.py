@@ -42,7 +42,7 @@ MATMULS = ("gemm", "grouped_gemm")
 
 def wrong_precision(case: Case) -> Iterable[Draft]:
     """Tensor work in FP32 or TF32 where a 16-bit dtype has a higher peak."""
-    claims = pl.concat([case.caused("precision"), _slow_without_flops(case)])
+    claims = pl.concat([case.with_kernels(case.caused("precision"), "ran_in"), _slow_without_flops(case)])
     if case.is_worth_saying(claims):
         dtype = str(_most(claims, "ran_in") or "fp32")
         estimated = float(claims.filter(pl.col("cause") != "precision")["time_ns"].sum())
@@ -63,7 +63,8 @@ def _slow_without_flops(case: Case) -> pl.DataFrame:
     slow = {dtype: devices.peak(analysis.device, dtype) for dtype in ("fp32", "tf32")}
     peak = analysis.peak_flops
     parts = {dtype: 1 - value / peak for dtype, value in slow.items() if value and peak and value < peak}
-    claims = case.caused("tensor work without FLOPs").filter(pl.col("ran_in").is_in(list(parts)))
+    claims = case.with_kernels(case.caused("tensor work without FLOPs"), "ran_in")
+    claims = claims.filter(pl.col("ran_in").is_in(list(parts)))
     part = pl.col("ran_in").replace_strict(parts, default=0.0, return_dtype=pl.Float64)
     return claims.with_columns(time_ns=pl.col("time_ns") * part)
 
@@ -86,8 +87,8 @@ def old_attention(case: Case) -> Iterable[Draft]:
     patterns = [MEMORY_EFFICIENT] * (major >= SINCE_FLASH_2) + [FLASH_2] * (variant is not None)
     if info.vendor == "amd" or not patterns:
         return
-    is_old = matches(case.losses["name"], "|".join(patterns))
-    claims = case.losses.filter(is_old, pl.col("wall") == "compute", ~pl.col("is_idle"))
+    losses = case.lost(pl.col("wall") == "compute", ~pl.col("is_idle"))
+    claims = losses.filter(matches(losses["name"], "|".join(patterns)))
     if case.is_worth_saying(claims):
         words = largest(claims)
         is_efficient = re.search(MEMORY_EFFICIENT, words["name"]) is not None
@@ -101,19 +102,27 @@ def old_attention(case: Case) -> Iterable[Draft]:
 
 def low_intensity_matmul(case: Case) -> Iterable[Draft]:
     """Matmuls whose operands take longer to move than to multiply."""
-    claims = case.caused("low arithmetic intensity").filter(pl.col("family").cast(pl.String).is_in(MATMULS))
+    claims = _of_matmuls(case, "low arithmetic intensity")
     if case.is_worth_saying(claims):
         yield Draft(claims, "medium: bytes modelled from shapes", words=largest(claims))
 
 
+def _of_matmuls(case: Case, cause: str) -> pl.DataFrame:
+    """The losses of this cause that matrix products hold."""
+    losses = case.with_kernels(case.caused(cause), "family")
+    return losses.filter(pl.col("family").cast(pl.String).is_in(MATMULS))
+
+
 def slowed_by_communication(case: Case) -> Iterable[Draft]:
     """Tensor kernels that take longer beside a collective than the same kernel on the same shapes does alone."""
+    losses = case.caused("below the roofline")
+    if not case.is_worth_saying(losses):
+        return
     slowed = _slowed(case)
     claims = (
-        case.caused("below the roofline")
-        .join(slowed.select("activity", "alone_ns"), on="activity", maintain_order="left")
+        losses.join(slowed.select("activity", "alone_ns", "duration_ns"), on="activity", maintain_order="left")
         .with_columns(time_ns=pl.min_horizontal("time_ns", pl.col("duration_ns") - pl.col("alone_ns")))
-        .drop("alone_ns")
+        .drop("alone_ns", "duration_ns")
     )
     if case.is_worth_saying(claims):
         took, alone = float(slowed["duration_ns"].sum()), float(slowed["alone_ns"].sum())
@@ -138,9 +147,10 @@ def _slowed(case: Case) -> pl.DataFrame:
     """Tensor kernels beside communication, with `alone_ns`: the median of the same ones without it, which is clearly shorter."""
     same = ["name", "grid", "shape"]
     kernels, is_communication = case.kernels, pl.col("kind") == "communication"
-    runs = kernels.filter("tensor").select("activity", "name", "grid", "op_row", "start_ns", "end_ns", "duration_ns")
+    columns = ["activity", "name", "grid", "op_row", "start_ns", "end_ns", "duration_ns"]
+    runs = kernels.lazy().filter("tensor").select(columns).collect()
     runs = runs.with_columns(shape=case.analysis.trace.ops["shapes"].gather(runs["op_row"]))
-    beside = cut(runs, union(kernels.filter(is_communication)))
+    beside = cut(runs, union(kernels.lazy().filter(is_communication).select("start_ns", "end_ns").collect()))
     beside = beside.group_by("activity").agg(beside_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
     runs = runs.join(beside, on="activity", how="left").with_columns(pl.col("beside_ns").fill_null(0))
     alone = runs.filter(pl.col("beside_ns") == 0).group_by(same).agg(pl.len(), alone_ns=pl.col("duration_ns").median())
@@ -153,13 +163,15 @@ def _slowed(case: Case) -> pl.DataFrame:
 
 def slower_than_its_best(case: Case) -> Iterable[Draft]:
     """Tensor kernels whose usual launch takes clearly longer than the best launches of the same kernel on the same shapes."""
+    losses = case.caused("below the roofline")
+    if not case.is_worth_saying(losses):
+        return
     uneven = _uneven(case)
     claims = (
-        case.caused("below the roofline")
-        .join(uneven.select("activity", "best_ns"), on="activity", maintain_order="left")
+        losses.join(uneven.select("activity", "best_ns", "duration_ns"), on="activity", maintain_order="left")
         .with_columns(time_ns=pl.min_horizontal("time_ns", pl.col("duration_ns") - pl.col("best_ns")))
         .filter(pl.col("time_ns") > 0)
-        .drop("best_ns")
+        .drop("best_ns", "duration_ns")
     )
     if case.is_worth_saying(claims):
         took, best = float(uneven["duration_ns"].sum()), float(uneven["best_ns"].sum())
@@ -183,7 +195,8 @@ def slower_than_its_best(case: Case) -> Iterable[Draft]:
 def _uneven(case: Case) -> pl.DataFrame:
     """Tensor kernels with `best_ns`, the 5th percentile of the same kernels, where their median is clearly longer."""
     same = ["name", "grid", "shape"]
-    runs = case.kernels.filter("tensor").select("activity", "name", "grid", "op_row", "duration_ns")
+    columns = ["activity", "name", "grid", "op_row", "duration_ns"]
+    runs = case.kernels.lazy().filter("tensor").select(columns).collect()
     runs = runs.with_columns(shape=case.analysis.trace.ops["shapes"].gather(runs["op_row"]))
     groups = (
         runs.filter(pl.col("shape").is_not_null())
@@ -200,7 +213,7 @@ def _uneven(case: Case) -> pl.DataFrame:
 
 def badly_shaped_matmul(case: Case) -> Iterable[Draft]:
     """Matmuls below the roofline with a reason that their shape or grid shows, and the shape to try."""
-    losses = case.caused("below the roofline").filter(pl.col("family").cast(pl.String).is_in(MATMULS))
+    losses = _of_matmuls(case, "below the roofline")
     if not case.is_worth_saying(losses):
         return
     claims = losses.join(_problems(case), on="activity")
@@ -269,7 +282,7 @@ def fp8_opportunity(case: Case) -> Iterable[Draft]:
     share = float(gemm["exclusive_ns"].sum()) / case.window_ns
     if share >= GEMM_BOUND:
         yield Draft(
-            case.losses.clear(),
+            case.charges.clear(),
             f"medium: 16-bit matmuls take {share:.0%} of the window",
             words={"share": f"{share:.0%}"},
             is_remark=True,

@@ -18,7 +18,7 @@ class Draft(NamedTuple):
     """A loss that a rule recognised on one GPU."""
 
     claims: pl.DataFrame
-    """The rows of `Case.losses` that it explains, `time_ns` at most what is left of each."""
+    """The rows of `Case.charges` that it explains, `time_ns` at most what is left of each."""
     confidence: str
     """"high", "medium" or "low", and after a colon why."""
     words: Mapping[str, str] = {}

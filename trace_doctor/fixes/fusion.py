@@ -22,8 +22,11 @@ def fusable_chain(case: Case) -> Iterable[Draft]:
     bandwidth = case.analysis.device.memory_bandwidth
     if not bandwidth:
         return
+    losses = case.lost(pl.col("wall") == "memory", ~pl.col("is_idle"))
+    if not case.is_worth_saying(losses):
+        return
     links = fusion.links(case.analysis.trace, case.kernels, memory_bandwidth=bandwidth)
-    claims = _claims(case, links)
+    claims = _claims(losses, links)
     if not case.is_worth_saying(claims):
         return
     chains = _chains(case, links.join(claims.select("activity").unique(), on="activity", how="semi"))
@@ -43,9 +46,8 @@ def fusable_chain(case: Case) -> Iterable[Draft]:
     )
 
 
-def _claims(case: Case, links: pl.DataFrame) -> pl.DataFrame:
+def _claims(losses: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
     """What is lost to memory by each kernel of a chain, at most what its own reads and writes inside the chain take."""
-    losses = case.losses.filter((pl.col("wall") == "memory") & ~pl.col("is_idle"))
     held = losses.join(links.select("activity", "saved_ns"), on="activity", maintain_order="left")
     part = (pl.col("saved_ns") / pl.col("time_ns").sum().over("activity")).clip(upper_bound=1)
     return held.with_columns(time_ns=pl.col("time_ns") * part).drop("saved_ns")

@@ -27,7 +27,7 @@ def host_synchronisation(case: Case) -> Iterable[Draft]:
 
 def pageable_copy(case: Case) -> Iterable[Draft]:
     """Input copied from pageable memory while nothing else ran."""
-    claims = case.caused("input transfer").filter(_is_pageable())
+    claims = _input_copies(case).filter(_is_pageable())
     if case.is_worth_saying(claims):
         yield Draft(
             claims, "high: the profiler names the memory, and nothing else ran", words=largest(claims) | _rate(claims)
@@ -36,9 +36,13 @@ def pageable_copy(case: Case) -> Iterable[Draft]:
 
 def exposed_input_copy(case: Case) -> Iterable[Draft]:
     """Input copied from pinned memory while nothing else ran."""
-    claims = case.caused("input transfer").filter(~_is_pageable())
+    claims = _input_copies(case).filter(~_is_pageable())
     if case.is_worth_saying(claims):
         yield Draft(claims, "high: measured, nothing else ran", words=largest(claims) | _rate(claims))
+
+
+def _input_copies(case: Case) -> pl.DataFrame:
+    return case.with_kernels(case.caused("input transfer"), "bytes", "duration_ns")
 
 
 def _is_pageable() -> pl.Expr:
@@ -64,7 +68,7 @@ def outlier_step(case: Case) -> Iterable[Draft]:
     typical = steps.filter(pl.col("length_ns").is_between(median / ratio, ratio * median))
     if slow.is_empty() or len(typical) <= MOSTLY * len(steps):
         return
-    claims = _excess(case.losses.filter(pl.col("wall") != "unattributed"), steps["number"], slow["number"])
+    claims = _excess(case.lost(pl.col("wall") != "unattributed"), steps["number"], slow["number"])
     if case.is_worth_saying(claims):
         worst = slow.sort("length_ns").row(-1, named=True)
         yield Draft(

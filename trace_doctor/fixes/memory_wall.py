@@ -44,11 +44,11 @@ LONGEST_SEGMENT = 10
 
 def unfused_optimizer(case: Case) -> Iterable[Draft]:
     """An optimizer that loops over parameters: its many pointwise kernels, and the gaps between them."""
-    kernels = case.kernels.filter("in_optimizer", pl.col("kind") == "compute")
+    kernels = case.kernels.select("name", "kind", "in_optimizer").filter("in_optimizer", pl.col("kind") == "compute")
     loop = kernels.filter(matches(kernels["name"], POINTWISE_KERNEL))
     if len(loop) < case.limits.few_kernels * case.steps or len(loop) < MOST_OF * len(kernels):
         return
-    claims = case.losses.filter(pl.col("in_optimizer").fill_null(value=False) & ~_is_communication())
+    claims = case.lost_by(pl.col("in_optimizer"), pl.col("kind") != "communication")
     if case.is_worth_saying(claims):
         yield Draft(
             claims,
@@ -59,7 +59,8 @@ def unfused_optimizer(case: Case) -> Iterable[Draft]:
 
 def unfused_attention(case: Case) -> Iterable[Draft]:
     """Attention written out: what runs between two matmuls with a softmax among it goes through memory."""
-    rows = case.kernels.filter(pl.col("kind") == "compute").sort("stream", "start_ns")
+    columns = ["activity", "kind", "stream", "start_ns", "tensor", "family", "op_name"]
+    rows = case.kernels.select(columns).filter(pl.col("kind") == "compute").sort("stream", "start_ns")
     segments = rows.with_columns(
         segment=pl.struct("stream", pl.col("tensor").cast(pl.UInt32).cum_sum()),
         is_softmax=(pl.col("family") == "softmax") | matches(rows["op_name"], SOFTMAX_OP),
@@ -74,7 +75,7 @@ def unfused_attention(case: Case) -> Iterable[Draft]:
         .filter("is_softmax", "opens", pl.col("kernels") <= LONGEST_SEGMENT)
     )
     members = between.join(attends, on="segment", how="semi")["activity"]
-    claims = case.losses.filter(pl.col("activity").is_in(members.implode()) & ~pl.col("is_idle"))
+    claims = case.lost(pl.col("activity").is_in(members.implode()), ~pl.col("is_idle"))
     if case.is_worth_saying(claims):
         softmaxes = between.filter("is_softmax").join(attends, on="segment", how="semi")
         yield Draft(
@@ -86,16 +87,16 @@ def unfused_attention(case: Case) -> Iterable[Draft]:
 
 def unfused_loss(case: Case) -> Iterable[Draft]:
     """The loss over the logits of a large vocabulary, in kernels that each pass over all of them."""
-    in_loss = matches(case.losses["op"], LOSS_OP)
-    of_loss = (pl.col("family") == "loss") | (in_loss & pl.col("family").cast(pl.String).is_in(MANY_CLASSES_LOSS))
-    claims = case.losses.filter(of_loss.fill_null(value=False) & (pl.col("wall") == "memory") & ~pl.col("is_idle"))
+    family, in_loss = pl.col("family").cast(pl.String), matches(case.kernels["op_name"], LOSS_OP)
+    of_loss = case.lost_by((family == "loss") | (in_loss & family.is_in(MANY_CLASSES_LOSS)))
+    claims = of_loss.filter(pl.col("wall") == "memory", ~pl.col("is_idle"))
     if case.is_weighty(claims):
         yield Draft(claims, "medium: the bytes are modelled from shapes", words=largest(claims))
 
 
 def layout_conversion(case: Case) -> Iterable[Draft]:
     """Kernels that turn NCHW into NHWC and back around convolutions."""
-    claims = case.losses.filter(matches(case.losses["name"], LAYOUT_KERNEL), ~pl.col("is_idle"))
+    claims = case.lost(matches(case.charges["name"], LAYOUT_KERNEL), ~pl.col("is_idle"))
     if case.is_worth_saying(claims):
         count = claims["activity"].n_unique() / case.steps
         yield Draft(
@@ -141,7 +142,3 @@ def _memory_variant(case: Case, family: str) -> str:
     if family in ("embedding", "layout", "optimizer", "random", "sort"):
         return family
     return "compiled" if is_compiled(case) else ""
-
-
-def _is_communication() -> pl.Expr:
-    return (pl.col("kind") == "communication").fill_null(value=False)

@@ -107,12 +107,12 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-SAID = ["row", "number", "wall", "cause", "time_ns", "name", "op", "start_ns", "duration_ns", "is_idle"]
+CLAIMED = ["row", "number", "wall", "cause", "time_ns", "name", "op", "activity", "start_ns", "is_idle"]
 """What findings say of the losses they claim, and their rows, which prove that none is claimed twice."""
 
 
 class Found(NamedTuple):
-    """A draft with the GPU and the rule that it comes from; of its claims only what is said, of the case no losses."""
+    """A draft with the GPU and the rule that it comes from; of its claims only what is said, of the case no charges."""
 
     code: str
     draft: Draft
@@ -150,11 +150,12 @@ def _is_one(code: str, patterns: Sequence[str]) -> bool:
 def examine(analysis: Analysis, rules: Sequence[Rule], limits: Limits) -> list[Found]:
     """What the rules find on one GPU; each sees what those before it left."""
     case, found = case_of(analysis, limits), []
-    plain = case._replace(losses=case.losses.clear())  # what is kept for each draft must be small
+    plain = case._replace(charges=case.charges.clear())  # what is kept for each draft must be small
     for rule in rules:
         if all(need.is_met(analysis) for need in rule.needs):
             for draft in rule.find(case):
-                found.append(Found(rule.code, draft._replace(claims=draft.claims.select(SAID)), plain))
+                claims = case.with_kernels(draft.claims.select(CLAIMED), "duration_ns")
+                found.append(Found(rule.code, draft._replace(claims=claims), plain))
                 case = case.without(draft.claims)
     return found
 

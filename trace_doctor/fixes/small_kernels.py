@@ -66,7 +66,9 @@ def _is_static(case: Case) -> bool:
     """Whether all steps, of two or more, launch the same compute kernels with the same grids in the same order."""
     if case.steps == 1:
         return False
-    kernels = _launched_singly(case).filter(pl.col("number").is_not_null()).sort("number", "start_ns", "activity")
+    columns = ["number", "start_ns", "activity", "name", "grid"]
+    kernels = _launched_singly(case).filter(pl.col("number").is_not_null()).select(columns)
+    kernels = kernels.sort("number", "start_ns", "activity")
     sequences = kernels.group_by("number").agg(pl.struct("name", "grid"))
     return len(sequences) == case.steps and sequences["name"].n_unique() == 1
 
@@ -112,7 +114,8 @@ def _launched_singly(case: Case) -> pl.DataFrame:
     calls = case.analysis.trace.calls
     graphs = calls.filter(pl.col("kind") == "graph_launch")["call"]
     in_graph = pl.col("call").is_in(graphs.implode()).fill_null(value=False)
-    return case.kernels.filter((pl.col("kind") == "compute") & ~in_graph)
+    kernels = case.kernels.select("activity", "kind", "call", "number", "start_ns", "duration_ns", "name", "grid")
+    return kernels.filter((pl.col("kind") == "compute") & ~in_graph)
 
 
 def _variant(case: Case) -> str:
@@ -138,7 +141,8 @@ def is_compiled(case: Case) -> bool:
 def short_kernels(case: Case) -> Iterable[Draft]:
     """Kernels near the shortest time a kernel can take, and the pauses between queued ones."""
     is_pause = pl.col("is_idle") & (pl.col("duration_ns") < SHORT_NS)
-    claims = case.caused("too short to fill the GPU", "device-side gap").filter(~pl.col("is_idle") | is_pause)
+    losses = case.with_kernels(case.caused("too short to fill the GPU", "device-side gap"), "duration_ns")
+    claims = losses.filter(~pl.col("is_idle") | is_pause)
     if not case.is_worth_saying(claims):
         return
     kernels = claims.filter(~pl.col("is_idle"))

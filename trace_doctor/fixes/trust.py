@@ -35,10 +35,10 @@ def untrusted_trace(case: Case) -> Iterable[Draft]:
     window = case.analysis.window
     if window.trust != "good":
         yield Draft(
-            case.losses.clear(), "high: " + "; ".join(window.why), words={"why": "; ".join(window.why)}, is_remark=True
+            case.charges.clear(), "high: " + "; ".join(window.why), words={"why": "; ".join(window.why)}, is_remark=True
         )
     error = model_error_ns(case.analysis.account)
     busy_ns = sum(case.analysis.account.timeline.held_ns[:2])
     if busy_ns and abs(error) > MODEL_ERROR_SHARE * busy_ns:
         why = f"FLOPs and peak miss the kernels' time by {abs(error) / busy_ns:.0%}"
-        yield Draft(case.losses.clear(), "high: " + why, words={"why": why}, variant="work", is_remark=True)
+        yield Draft(case.charges.clear(), "high: " + why, words={"why": why}, variant="work", is_remark=True)
