@@ -73,12 +73,15 @@ def examine(trace: Trace, options: Options) -> list[Analysis]:
     """Analyse one trace: an account for each of its GPUs."""
     trace = kernels.classify(trace, options.kernel_patterns)
     window = steps.find(trace, options)
-    described = describe(trace)
     return [
-        _examine_gpu(trace, window, described, number, options)
-        for number in described["device"].unique().sort()
-        if not window.spans.filter(pl.col("device") == number).is_empty()
+        _examine_gpu(trace, window, activities, options)
+        for activities in sorted(describe(trace).partition_by("device"), key=_number)
+        if not window.spans.filter(pl.col("device") == _number(activities)).is_empty()
     ]
+
+
+def _number(activities: pl.DataFrame) -> int:
+    return int(activities["device"][0])
 
 
 def describe(trace: Trace) -> pl.DataFrame:
@@ -87,24 +90,25 @@ def describe(trace: Trace) -> pl.DataFrame:
         "flops", "flops_most", "bytes_moved", "op_dtype", "recompute", "pass", "has_shapes", "op_row", "multiplies_less"
     )
     wire = collectives.estimate(trace).select(
-        "activity", "operation", "group", "group_size", "ranks", "message_bytes", "wire_bytes", "is_pipeline"
+        "activity", "operation", "group", "group_size", "message_bytes", "wire_bytes", "is_pipeline"
     )
     return (
-        trace.activities.hstack(work)
+        trace.activities.drop("correlation", "op", "block")
+        .hstack(work)
         .with_columns(op_name=trace.ops["name"].gather(trace.activities["op"]))
         .join(wire, on="activity", how="left", maintain_order="left")
-        .with_columns(pl.col("is_pipeline").fill_null(value=False))
+        .with_columns(pl.col("is_pipeline").fill_null(value=False), pl.col(pl.String).cast(pl.Categorical))
     )
 
 
-def _examine_gpu(trace: Trace, window: Window, described: pl.DataFrame, number: int, options: Options) -> Analysis:
+def _examine_gpu(trace: Trace, window: Window, activities: pl.DataFrame, options: Options) -> Analysis:
+    number = _number(activities)
     info = trace.meta.devices[number]
     device = devices.identify(info, options)
     peak_dtype = devices.default_peak_dtype(device)
     peak_flops = devices.peak(device, peak_dtype)
-    activities = with_peaks(described.filter(pl.col("device") == number), device, peak_flops)
     activities = expected_bandwidth(
-        activities,
+        with_peaks(activities, device, peak_flops),
         link_bandwidth=device.link_bandwidth,
         node_devices=trace.meta.node_devices,
         world_size=trace.meta.world_size,
@@ -131,17 +135,18 @@ def _examine_gpu(trace: Trace, window: Window, described: pl.DataFrame, number: 
 
 def with_peaks(activities: pl.DataFrame, device: Device, peak_flops: float | None) -> pl.DataFrame:
     """Adds `ran_in`, the dtype each kernel ran in (its name's, else its op's), and `kernel_peak_flops`, the peak of it (P_k)."""
-    ran_in = pl.coalesce(pl.col("dtype").cast(pl.String), pl.col("op_dtype"))
+    ran_in = pl.coalesce("dtype", "op_dtype")
     fp32_peak, tf32_peak = devices.peak(device, "fp32"), devices.peak(device, "tf32")
     fp32_ns = 1e9 * pl.col("flops") / fp32_peak if fp32_peak and tf32_peak else pl.lit(None, pl.Float64)
     too_fast = fp32_ns > BEATS_PEAK * pl.col("duration_ns")
     # an fp32 op whose kernel's name is silent, and that beats the fp32 peak, ran in TF32
     is_tf32 = pl.col("dtype").is_null() & (pl.col("op_dtype") == "fp32") & too_fast
     named = activities.with_columns(
-        ran_in=pl.when(is_tf32.fill_null(value=False)).then(pl.lit("tf32")).otherwise(ran_in)
+        ran_in=pl.when(is_tf32.fill_null(value=False)).then(pl.lit("tf32", pl.Categorical)).otherwise(ran_in)
     )
-    return named.with_columns(
+    return named.drop("dtype").with_columns(
         kernel_peak_flops=pl.col("ran_in")
+        .cast(pl.String)
         .replace_strict(device.peaks, default=peak_flops, return_dtype=pl.Float64)
         .fill_null(pl.lit(peak_flops, pl.Float64))
     )

@@ -52,7 +52,8 @@ def _parts(analysis: Analysis, step: pl.DataFrame) -> pl.DataFrame:
     account = analysis.account
     number = step["number"][0]
     charges = account.charges.filter(pl.col("time_ns") > 0)
-    pieces = account.timeline.pieces.filter(pl.col("number").eq_missing(number))
+    pieces = account.timeline.pieces.select("number", "start_ns", "end_ns", "class", "activity")
+    pieces = pieces.filter(pl.col("number").eq_missing(number))
     held = _held(pieces, step)
     share = pl.col("time_ns") / pl.col("time_ns").sum().over("activity")
     mix = charges.filter(pl.col("class") != IDLE, pl.col("activity").is_not_null()).select(

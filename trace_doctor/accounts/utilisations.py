@@ -59,8 +59,8 @@ def _measured(one: Utilisation, value: float | None) -> Utilisation:
 def memory_bandwidth(analysis: Analysis) -> Utilisation:
     """Bytes that kernels (by shapes) and copies must at least move, ÷ window ÷ bandwidth of the memory (B/s)."""
     pieces = analysis.account.timeline.pieces
-    kernels = pieces.filter(pl.col("class") <= COMPUTE)
-    copies = pieces.filter(pl.col("class") == COPY)
+    kernels = pieces.select("class", "bytes_moved", "length_ns", "part").filter(pl.col("class") <= COMPUTE)
+    copies = pieces.select("class", "kind", "name", "bytes", "part").filter(pl.col("class") == COPY)
     twice = 1 + ((pl.col("kind") == "copy") & (direction() == "d2d")).cast(pl.Int64)  # read and written
     moved = _sum(kernels, pl.col("bytes_moved"), "the bytes of most kernels are not known")
     if moved.total is not None:
@@ -113,7 +113,7 @@ def links(analysis: Analysis) -> list[Utilisation]:
 def _sum(pieces: pl.DataFrame, count: pl.Expr, unknown: str) -> Moved:
     """Sum of a column by the share of each activity inside; null where most of the pieces' time has none."""
     took_ns = float(pieces["length_ns"].sum())
-    known_ns = float(pieces.filter(count.is_not_null())["length_ns"].sum())
+    known_ns = float(pieces.select(pl.col("length_ns").filter(count.is_not_null()).sum()).item())
     if took_ns and known_ns < KNOWN_SHARE * took_ns:
         return Moved(None, unknown)
     return Moved(float(pieces.select((count * pl.col("part")).sum()).item()))

@@ -104,17 +104,20 @@ def with_steps(rows: Sequence[LedgerRow], steps: Sequence[Step], analyses: Seque
 
 def charges_by_step(analysis: Analysis) -> pl.DataFrame:
     """Every charge with its step: number, wall, cause, name, time_ns; those of a kernel that a border cuts in parts."""
-    pieces = analysis.account.timeline.pieces.filter(pl.col("activity").is_duplicated())
+    pieces = analysis.account.timeline.pieces.select("activity", "number", "exclusive_ns")
+    pieces = pieces.filter(pl.col("activity").is_duplicated())
     whole, parts = pl.col("exclusive_ns").sum().over("activity"), pl.len().over("activity")
     cut = pieces.select(
         "activity", at="number", share=pl.when(whole > 0).then(pl.col("exclusive_ns") / whole).otherwise(1 / parts)
     )
-    charges = analysis.account.charges
+    columns = ["number", "wall", "cause", "name", "time_ns"]
+    charges = analysis.account.charges.select("class", "activity", *columns)
+    if cut.is_empty():
+        return charges.select(columns)
     busy = charges.filter(pl.col("class") != IDLE).join(cut, on="activity", how="left")
     busy = busy.with_columns(
         number=pl.coalesce("at", "number"), time_ns=pl.col("time_ns") * pl.col("share").fill_null(1.0)
     )
-    columns = ["number", "wall", "cause", "name", "time_ns"]
     return pl.concat([charges.filter(pl.col("class") == IDLE).select(columns), busy.select(columns)])
 
 

@@ -66,7 +66,7 @@ def charge(
     frame: pl.DataFrame, row: Row, time_ns: str, *, cause: str | None = None, basis: str | None = None
 ) -> pl.DataFrame:
     """Charges of column `time_ns` of `frame` to one row; `cause` and `basis` may name columns that vary it."""
-    return frame.filter(pl.col(time_ns) != 0).select(
+    charged = frame.select(
         "class",
         "number",
         wall=pl.lit(row.wall, pl.Categorical),
@@ -78,3 +78,4 @@ def charge(
         activity="activity",
         start_ns="start_ns",
     )
+    return charged.filter(pl.col("time_ns") != 0)

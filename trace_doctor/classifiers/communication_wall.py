@@ -23,7 +23,9 @@ def expected_bandwidth(
     seen = (1e9 * pl.col("wire_bytes") / pl.col("duration_ns").clip(lower_bound=1)).max().over("group")
     return activities.with_columns(
         expected_bandwidth=pl.when(inside).then(pl.lit(link_bandwidth, pl.Float64)).otherwise(seen),
-        wire_basis=pl.when(inside).then(pl.lit("modelled")).otherwise(pl.lit("estimated")),
+        wire_basis=pl.when(inside)
+        .then(pl.lit("modelled", pl.Categorical))
+        .otherwise(pl.lit("estimated", pl.Categorical)),
     )
 
 

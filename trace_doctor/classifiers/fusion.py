@@ -56,7 +56,9 @@ def links(trace: Trace, kernels: pl.DataFrame, *, memory_bandwidth: float) -> pl
         & (pl.col("op_row") != pl.col("op_row_before"))
     )
     shared = _shared_elements(pairs.filter("adjacent").select("shapes_before", "shapes").unique())
-    width = pl.col("op_dtype_before").replace_strict(_WIDTH_BYTES, default=None, return_dtype=pl.Float64)
+    width = (
+        pl.col("op_dtype_before").cast(pl.String).replace_strict(_WIDTH_BYTES, default=None, return_dtype=pl.Float64)
+    )
     linked = pairs.join(shared, on=["shapes_before", "shapes"], how="left", maintain_order="left").with_columns(
         passed_bytes=pl.when("adjacent").then(pl.col("shared") * width).fill_null(0.0)
     )

@@ -76,7 +76,8 @@ def explain_gaps(
 
 def device_launches(trace: Trace, activities: pl.DataFrame) -> pl.DataFrame:
     """The calls that launched this GPU's activities, in order: call, start_ns, end_ns, thread, the thread of the one before."""
-    calls = activities.filter(pl.col("call").is_not_null()).group_by("call").agg(first_ns=pl.col("start_ns").min())
+    launched = activities.select("call", "start_ns").drop_nulls("call")
+    calls = launched.group_by("call").agg(first_ns=pl.col("start_ns").min())
     return (
         calls.join(trace.calls.select("call", "start_ns", "duration_ns", "thread", "kind"), on="call")
         .with_columns(end_ns=pl.col("start_ns") + pl.col("duration_ns"))

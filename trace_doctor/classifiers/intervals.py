@@ -32,22 +32,18 @@ def cut(intervals: pl.DataFrame, spans: pl.DataFrame, *, keep: Sequence[str] = (
             "by_start": starts.search_sorted(intervals["start_ns"], side="right"),
         }
     ).select(pl.max_horizontal("by_end", "by_start"))
-    rows = (
-        intervals.with_columns(_first=first, _after=after.to_series())
-        .filter(pl.col("_first") < pl.col("_after"))
-        .with_columns(_span=pl.int_ranges("_first", "_after", dtype=pl.UInt32))
-        .drop("_first", "_after")
-        .explode("_span", empty_as_null=False)
+    pairs = (
+        pl.DataFrame({"first": first, "after": after.to_series()})
+        .with_row_index("row")
+        .filter(pl.col("first") < pl.col("after"))
+        .select("row", span=pl.int_ranges("first", "after", dtype=pl.UInt32))
+        .explode("span", empty_as_null=False)
     )
-    chosen = spans[rows["_span"]].select(pl.all().name.prefix("_to_"))
-    return (
-        rows.hstack(chosen)
-        .with_columns(
-            start_ns=pl.max_horizontal("start_ns", "_to_start_ns"),
-            end_ns=pl.min_horizontal("end_ns", "_to_end_ns"),
-        )
-        .drop("_span", "_to_start_ns", "_to_end_ns")
-        .rename({f"_to_{name}": name for name in keep})
+    rows, chosen = intervals[pairs["row"]], spans[pairs["span"]]
+    return rows.with_columns(
+        *(chosen[name] for name in keep),
+        start_ns=rows.select(pl.max_horizontal("start_ns", chosen["start_ns"])).to_series(),
+        end_ns=rows.select(pl.min_horizontal("end_ns", chosen["end_ns"])).to_series(),
     )
 
 

@@ -71,27 +71,28 @@ def account(
     `model_flops`: the model's own count for this GPU over the whole window, where the user gave one.
     """
     timeline = sweep(activities, spans)
-    pieces = timeline.pieces
-    kernels = by_activity(pieces)
-    by_class = {c: kernels.filter(pl.col("class") == c) for c in (TENSOR, COMPUTE, COMMUNICATION, COPY)}
     floor = floor_ns(
-        activities.filter((pl.col("kind") == "compute") & ~pl.col("tensor")),
+        activities.select("duration_ns", "bytes_moved", "kind", "tensor").filter(
+            pl.col("kind") == "compute", ~pl.col("tensor")
+        ),
         memory_bandwidth=memory_bandwidth,
         thresholds=thresholds,
     )
-    tensor, homeless = by_class[TENSOR], 0.0
+    segments = explain_gaps(timeline.gaps, trace, activities, timeline.pieces, thresholds=thresholds)
+    idle = _gap_charges(segments, spans)
+    kernels = by_activity(timeline.pieces)
+    tensor, homeless = kernels.filter(pl.col("class") == TENSOR), 0.0
     if model_flops is not None:
         tensor, homeless = spread_model_flops(tensor, model_flops)
     tensor = roofline_times(tensor, peak_flops=peak_flops, memory_bandwidth=memory_bandwidth)
     if peak_flops:
         _check_flops(float(tensor["ideal_ns"].sum()) + 1e9 * abs(homeless) / peak_flops, peak_flops)
-    segments = explain_gaps(timeline.gaps, trace, activities, pieces, thresholds=thresholds)
     parts = [
         charge_tensor(tensor),
-        charge_compute(by_class[COMPUTE], floor=floor, memory_bandwidth=memory_bandwidth),
-        charge_communication(by_class[COMMUNICATION]),
-        charge_copies(by_class[COPY], thresholds=thresholds),
-        _gap_charges(segments, spans),
+        charge_compute(kernels.filter(pl.col("class") == COMPUTE), floor=floor, memory_bandwidth=memory_bandwidth),
+        charge_communication(kernels.filter(pl.col("class") == COMMUNICATION)),
+        charge_copies(kernels.filter(pl.col("class") == COPY), thresholds=thresholds),
+        idle,
         _homeless(homeless, peak_flops),
     ]
     window_ns = int((spans["end_ns"] - spans["start_ns"]).sum())
@@ -151,7 +152,7 @@ def partition(timeline: Timeline) -> Partition:
 def model_error_ns(account: Account) -> float:
     """Time that FLOPs and peak miss, but of Winograd and FFT convolutions, which do less than is counted."""
     honest = account.tensor.filter("multiplies_less")["activity"]
-    errors = account.charges.filter(pl.col("cause") == charges.MODEL_ERROR.cause)
+    errors = account.charges.select("cause", "activity", "time_ns").filter(pl.col("cause") == charges.MODEL_ERROR.cause)
     return float(errors.filter(~pl.col("activity").is_in(honest.implode()).fill_null(value=False))["time_ns"].sum())
 
 
@@ -171,15 +172,15 @@ def ledger(account: Account) -> list[LedgerRow]:
 
 def summed(parts: pl.DataFrame, *by: str) -> pl.DataFrame:
     """`time_ns` of each group, with the `basis` of its largest part."""
-    return parts.group_by(*by).agg(
-        pl.col("time_ns").sum(), basis=pl.col("basis").sort_by(pl.col("time_ns").abs()).last()
-    )
+    largest = pl.col("time_ns").abs().arg_max()
+    return parts.group_by(*by).agg(pl.col("time_ns").sum(), basis=pl.col("basis").get(largest))
 
 
 def tops(all_charges: pl.DataFrame, *, gpus: int = 1) -> dict[tuple[str, str], list[Top]]:
     """The largest contributors of each row, as means over the GPUs that the charges are of."""
     ranked = (
-        all_charges.filter(pl.col("name").is_not_null())
+        all_charges.select("wall", "cause", "name", "op", "time_ns")
+        .filter(pl.col("name").is_not_null())
         .group_by("wall", "cause", "name", "op")
         .agg((pl.col("time_ns").sum() / gpus).round().cast(pl.Int64), count=(pl.len() / gpus).ceil().cast(pl.Int64))
         .with_columns(pl.col("wall", "cause", "name", "op").cast(pl.String))

@@ -238,7 +238,9 @@ def _tensor_parallel_groups(case: Case) -> list[str | None]:
     is_later = launched_inside(trace, case.kernels, BACKWARD) | case.kernels["in_optimizer"]
     kernels = case.kernels.with_columns(in_forward=~is_later).filter(~in_graphs).sort("start_ns")
     matmuls = kernels.filter("tensor").select("start_ns", "in_forward")
-    reductions = kernels.filter(pl.col("operation").is_in(REDUCTIONS), "in_forward").select("start_ns", "group")
+    reductions = kernels.filter(pl.col("operation").cast(pl.String).is_in(REDUCTIONS), "in_forward").select(
+        "start_ns", "group"
+    )
     beside = reductions.join_asof(
         matmuls.rename({"in_forward": "after"}), on="start_ns", strategy="backward"
     ).join_asof(matmuls.rename({"in_forward": "before"}), on="start_ns", strategy="forward")

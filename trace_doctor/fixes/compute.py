@@ -64,8 +64,8 @@ def _slow_without_flops(case: Case) -> pl.DataFrame:
     peak = analysis.peak_flops
     parts = {dtype: 1 - value / peak for dtype, value in slow.items() if value and peak and value < peak}
     claims = case.with_kernels(case.caused("tensor work without FLOPs"), "ran_in")
-    claims = claims.filter(pl.col("ran_in").is_in(list(parts)))
-    part = pl.col("ran_in").replace_strict(parts, default=0.0, return_dtype=pl.Float64)
+    claims = claims.filter(pl.col("ran_in").cast(pl.String).is_in(list(parts)))
+    part = pl.col("ran_in").cast(pl.String).replace_strict(parts, default=0.0, return_dtype=pl.Float64)
     return claims.with_columns(time_ns=pl.col("time_ns") * part)
 
 
@@ -278,7 +278,9 @@ def fp8_opportunity(case: Case) -> Iterable[Draft]:
     if not fp8 or not peak or fp8 <= peak or analysis.peak_dtype not in ("bf16", "fp16"):
         return
     tensor = analysis.account.tensor
-    gemm = tensor.filter(pl.col("family").cast(pl.String).is_in(MATMULS) & pl.col("ran_in").is_in(["bf16", "fp16"]))
+    gemm = tensor.filter(
+        pl.col("family").cast(pl.String).is_in(MATMULS) & pl.col("ran_in").cast(pl.String).is_in(["bf16", "fp16"])
+    )
     share = float(gemm["exclusive_ns"].sum()) / case.window_ns
     if share >= GEMM_BOUND:
         yield Draft(
