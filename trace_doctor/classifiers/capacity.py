@@ -57,10 +57,14 @@ def levels(analysis: Analysis) -> pl.DataFrame:
     """What the allocator held of one GPU after each change: at_ns (ascending, unique), allocated, reserved in bytes."""
     wanted = pl.Series([ALLOCATED, RESERVED], dtype=pl.Categorical).implode()
     metrics = analysis.trace.metrics.filter(pl.col("device") == analysis.number, pl.col("name").is_in(wanted))
-    value, name = pl.col("value"), pl.col("name").cast(pl.String)
+    values = {
+        column: pl.when(pl.col("name") == name).then("value")
+        for column, name in (("allocated", ALLOCATED), ("reserved", RESERVED))
+    }
     return (
-        metrics.group_by("at_ns")
-        .agg(allocated=value.filter(name == ALLOCATED).max(), reserved=value.filter(name == RESERVED).max())
+        metrics.select("at_ns", **values)
+        .group_by("at_ns")
+        .agg(pl.col("allocated", "reserved").max())
         .sort("at_ns")
         .with_columns(pl.col("allocated", "reserved").forward_fill())
     )

@@ -62,7 +62,8 @@ def explain_gaps(
     ended = _ending_kernels(gaps, activities, launches)
     around = _around_the_launch(ended, thresholds)
     before = ended.select(
-        "threads",
+        "launcher",
+        "launcher_before",
         "name",
         "op_name",
         "activity",
@@ -87,7 +88,8 @@ def device_launches(trace: Trace, activities: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ending_kernels(gaps: pl.DataFrame, activities: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
-    """Each gap with the activity K that ends it and K's launch: g0, g1, l0, l1, is_launched (before g0), threads."""
+    """Each gap with the activity K that ends it and K's launch: g0, g1, l0, l1, is_launched (before g0), and the thread
+    that launches, with that of the launch before: launcher, launcher_before."""
     links = launches.select("call", "thread", "thread_before", "first_ns", l0="start_ns", l1="end_ns", call_kind="kind")
     starting = (
         activities.select("start_ns", "name", "call", "op_name", "activity")
@@ -110,10 +112,8 @@ def _ending_kernels(gaps: pl.DataFrame, activities: pl.DataFrame, launches: pl.D
         .with_columns(
             is_launched=pl.col("has_kernel").fill_null(value=False)
             & (pl.col("l1").is_null() | (pl.col("l1") <= pl.col("g0")) | graph_runs.fill_null(value=False)),
-            threads=pl.concat_list(
-                pl.coalesce("thread", "tail_thread"),
-                pl.coalesce("thread_before", "tail_before", "thread", "tail_thread"),
-            ),
+            launcher=pl.coalesce("thread", "tail_thread"),
+            launcher_before=pl.coalesce("thread_before", "tail_before", "thread", "tail_thread"),
         )
         .with_columns(l0=pl.coalesce("l0", "g1"), l1=pl.coalesce("l1", "g1"))
     )
@@ -156,15 +156,16 @@ def _host_segments(before: pl.DataFrame, trace: Trace, launches: pl.DataFrame, t
     base = before.select(
         "start_ns",
         "end_ns",
-        pl.when(pl.col("threads").list.drop_nulls().list.len() > 0)
+        pl.when(pl.any_horizontal(pl.col("launcher", "launcher_before").is_not_null()))
         .then(rows.index(charges.HOST_CODE))
         .otherwise(rows.index(charges.NO_HOST_EVENTS))
         .cast(pl.Int32)
         .alias("class"),
     )
     doing = _host_states(trace, launches, thresholds)
-    inside = cut(doing, before, keep=["threads"]).filter(
-        pl.col("thread").is_null() | pl.col("threads").list.contains(pl.col("thread"))
+    thread = pl.col("thread")
+    inside = cut(doing, before, keep=["launcher", "launcher_before"]).filter(
+        thread.is_null() | (thread == pl.col("launcher")) | (thread == pl.col("launcher_before"))
     )
     grid = edges(pl.concat([base, inside.select("start_ns", "end_ns", "class")]), len(rows))
     split = (
@@ -181,7 +182,7 @@ def _host_segments(before: pl.DataFrame, trace: Trace, launches: pl.DataFrame, t
         .drop("_new")
     )
     # one gap's end may touch the next one's start only through an activity, so the cut is never ambiguous
-    split = cut(split, before, keep=["threads", "name", "op_name", "activity"])
+    split = cut(split, before, keep=["launcher", "name", "op_name", "activity"])
     return _name_states(split, doing, trace)
 
 
@@ -269,7 +270,6 @@ def _name_states(split: pl.DataFrame, doing: pl.DataFrame, trace: Trace) -> pl.D
         "start_ns",
         "end_ns",
         "state",
-        "threads",
         "activity",
         name=pl.when(pl.col("state") < rows.index(charges.LAUNCH_BOUND))
         .then("range_name")
@@ -284,9 +284,7 @@ def _innermost(split: pl.DataFrame, trace: Trace, host_code: int) -> pl.Series:
     """The innermost host range (op, annotation or Python frame) in the middle of each stretch of host code."""
     middle = pl.col("start_ns") + (pl.col("end_ns") - pl.col("start_ns")) // 2
     points = split.with_row_index("row").filter(pl.col("state") == host_code)
-    points = points.select(
-        "row", thread=pl.col("threads").list.first(), start_ns=middle, duration_ns=pl.lit(0, pl.Int64)
-    )
+    points = points.select("row", thread="launcher", start_ns=middle, duration_ns=pl.lit(0, pl.Int64))
     columns = ["thread", "start_ns", "duration_ns", "name"]
     own = trace.annotations.filter(pl.col("kind") != "overhead").select(columns)
     ranges = pl.concat([trace.ops.select(columns), own])

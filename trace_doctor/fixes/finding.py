@@ -82,21 +82,23 @@ def contributors(
     claims: pl.DataFrame, *, rank: int | None, window_ns: int, most: int = MOST_EVIDENCE
 ) -> list[Evidence]:
     """The largest contributors to `claims`, each with its worst instance, to be looked up in the trace: start and duration are its own."""
+    by = ["name", "op", "cause"]
+    words = [pl.col(name).cast(pl.String) for name in by]
     lasting = pl.when("is_idle").then("time_ns").otherwise("duration_ns").alias("lasts_ns")
-    sums = (
-        claims.select("name", "op", "cause", "number", "start_ns", "time_ns", "is_idle", lasting)
-        .sort("time_ns", "start_ns")
-        .group_by("name", "op", "cause", maintain_order=True)
-        .agg(
-            pl.col("time_ns").sum(),
-            pl.col("is_idle").first(),
-            pl.col("number", "start_ns", "lasts_ns").last(),
-            count=pl.len(),
-        )
-        .with_columns(pl.col("name", "op", "cause").cast(pl.String))
-        .sort([pl.col("time_ns").round(), "name", "op"], descending=[True, False, False])
+    top = (
+        claims.group_by(by)
+        .agg(pl.col("time_ns").sum(), count=pl.len())
+        .sort(pl.col("time_ns").round(), *words, descending=[True, False, False, False])
         .head(most)
     )
+    worst = (
+        claims.select(*by, "number", "start_ns", "is_idle", lasting, longest_ns="time_ns")
+        .join(top, on=by, how="semi", nulls_equal=True)
+        .sort("longest_ns", "start_ns")
+        .group_by(by)
+        .agg(pl.col("is_idle").first(), pl.col("number", "start_ns", "lasts_ns").last())
+    )
+    sums = top.join(worst, on=by, nulls_equal=True, maintain_order="left").with_columns(*words)
     return [
         Evidence(
             kind="idle" if is_idle else "activity",

@@ -57,25 +57,20 @@ def _chains(case: Case, links: pl.DataFrame) -> pl.DataFrame:
     """Kinds of chains, largest saving first: ops (in words), count, saved_bytes, and step, start_ns and end_ns of the longest."""
     kernels = case.kernels.select("activity", "number", "start_ns", end_ns=pl.col("start_ns") + pl.col("duration_ns"))
     members = links.join(kernels, on="activity", maintain_order="left")
+    words = pl.col("op_name").head(MOST_OPS).str.strip_prefix("aten::").str.join(ARROW)
     each = members.group_by("chain", maintain_order=True).agg(
-        pl.col("op_name"),
+        pl.when(pl.len() > MOST_OPS).then(words + f"{ARROW}…").otherwise(words).alias("ops"),
         pl.col("saved_bytes").sum(),
         pl.col("number").first(),
         pl.col("start_ns").min(),
         pl.col("end_ns").max(),
     )
-    worded = each.with_columns(ops=pl.col("op_name").map_elements(_worded, return_dtype=pl.String))
     return (
-        worded.sort(pl.col("end_ns") - pl.col("start_ns"), "start_ns", descending=[True, False])
+        each.sort(pl.col("end_ns") - pl.col("start_ns"), "start_ns", descending=[True, False])
         .group_by("ops", maintain_order=True)
         .agg(pl.len().alias("count"), pl.col("saved_bytes").sum(), pl.col("number", "start_ns", "end_ns").first())
         .sort(["saved_bytes", "ops"], descending=[True, False])
     )
-
-
-def _worded(ops: pl.Series) -> str:
-    names = [name.removeprefix("aten::") for name in ops.head(MOST_OPS)]
-    return ARROW.join(names + ["…"] * (len(ops) > MOST_OPS))
 
 
 def _evidence(case: Case, chains: pl.DataFrame) -> Iterable[Evidence]:

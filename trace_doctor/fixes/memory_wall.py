@@ -129,7 +129,7 @@ def poor_access(case: Case) -> Iterable[Draft]:
     claims = case.caused("poor access pattern")
     if case.is_worth_saying(claims):
         total_ns = float(claims["time_ns"].sum())
-        compiled = claims.filter(pl.col("name").cast(pl.String).str.contains(COMPILED_KERNEL))
+        compiled = claims.filter(matches(claims["name"], COMPILED_KERNEL))
         yield Draft(
             claims,
             "low: what the modelled bytes don't explain",

@@ -107,7 +107,7 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-CLAIMED = ["row", "number", "wall", "cause", "time_ns", "name", "op", "activity", "start_ns", "is_idle"]
+CLAIMED = ["row", "number", "wall", "cause", "time_ns", "name", "op", "start_ns", "is_idle"]
 """What findings say of the losses they claim, and their rows, which prove that none is claimed twice."""
 
 
@@ -149,12 +149,12 @@ def _is_one(code: str, patterns: Sequence[str]) -> bool:
 
 def examine(analysis: Analysis, rules: Sequence[Rule], limits: Limits) -> list[Found]:
     """What the rules find on one GPU; each sees what those before it left."""
-    case, found = case_of(analysis, limits), []
+    case, found, duration_ns = case_of(analysis, limits), [], analysis.trace.activities["duration_ns"]
     plain = case._replace(charges=case.charges.clear())  # what is kept for each draft must be small
     for rule in rules:
         if all(need.is_met(analysis) for need in rule.needs):
             for draft in rule.find(case):
-                claims = case.with_kernels(draft.claims.select(CLAIMED), "duration_ns")
+                claims = draft.claims.select(CLAIMED, duration_ns=duration_ns.gather(draft.claims["activity"]))
                 found.append(Found(rule.code, draft._replace(claims=claims), plain))
                 case = case.without(draft.claims)
     return found

@@ -75,9 +75,8 @@ def classify(trace: Trace, patterns: str | None = None) -> Trace:
     `patterns` names a TOML file whose rules come before the built-in ones; UsageError where it cannot be used.
     """
     known = (read(patterns) if patterns else Patterns()) + _built_in()
-    ops = trace.ops.select("op", "name").rename({"name": "op_name"})
-    activities = trace.activities.join(ops, on="op", how="left", maintain_order="left")
-    pairs = activities.filter(pl.col("kind") == "compute").select("name", "op_name").unique()
+    activities = trace.activities.with_columns(op_name=trace.ops["name"].gather(trace.activities["op"]))
+    pairs = activities.select("kind", "name", "op_name").filter(pl.col("kind") == "compute").drop("kind").unique()
     classes = pairs.join(by_name(pairs["name"], known), on="name").join(
         by_op(pairs["op_name"], known), on="op_name", how="left", nulls_equal=True
     )
