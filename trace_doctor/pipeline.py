@@ -48,12 +48,12 @@ def diagnose(
     """The same as `analyze`, with what the report was made from."""
     options = mfu.with_model(options or Options())
     files = source.find([str(path) for path in paths])
-    total = sum(file.stat().st_size for file in files)
+    total = sum(source.size_bytes(file) for file in files)
     done, analyses = 0, []
     for file in files:
         shift = _shifted(progress, done, total)
         analyses += examine(source.load(file, jobs=options.jobs, nsys=options.nsys, progress=shift), options)
-        done += file.stat().st_size
+        done += source.size_bytes(file)
     report = registry.diagnose(assemble(analyses, options), analyses, options)
     if options.redact:
         report = redaction.redact(report, kernel_names(analyses))

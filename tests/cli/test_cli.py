@@ -277,7 +277,9 @@ def test_a_bare_path_is_told_what_was_meant(run: Run, path: str) -> None:
 
 
 def test_an_unknown_command_is_a_usage_error(run: Run) -> None:
-    assert run("analyse") == Ran(2, "", "error: No such command 'analyse'.\n  next: trace-doctor --help\n")
+    assert run("analyse") == Ran(
+        2, "", "error: there is no command 'analyse'; did you mean 'analyze'?\n  next: trace-doctor --help\n"
+    )
 
 
 def test_a_path_is_needed(run: Run) -> None:

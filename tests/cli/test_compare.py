@@ -126,6 +126,18 @@ def test_a_broken_saved_report_is_no_traceback(run: Run, saved: Path) -> None:
     assert "make it anew" in ran.err
 
 
+@pytest.mark.parametrize(
+    "text", ['{"schema_version": "1.0"}', '{"schema_version": "1.0", "comparable": {}, "reports": []}']
+)
+def test_what_is_no_report_of_a_trace_is_refused(run: Run, saved: Path, text: str) -> None:
+    (saved / "other.json").write_text(text)
+    ran = run("compare", "other.json", "slow.json")
+    assert (ran.code, ran.err.splitlines()[0]) == (
+        2,
+        "error: other.json: is no saved report of a trace: it has no window",
+    )
+
+
 def test_a_comparison_has_no_page_and_says_so_before_the_work(run: Run) -> None:
     ran = run("compare", "no-such-trace.json", "nor-this.json", "-f", "html")
     assert ran.code == 2

@@ -144,6 +144,21 @@ def test_a_sweep_is_ranked_with_what_binds_and_which_point_comes_next() -> None:
     assert found.next_point == "batch 8: from 2 to 4 it still rose by 50%"
 
 
+@pytest.mark.parametrize(
+    ("paths", "labels"),
+    [
+        (("/runs/a/t.json.gz", "b/t.json.gz"), ("/runs/a/t", "b/t")),
+        (("a/t.json", "b/t.json"), ("a/t", "b/t")),
+        (("runs/a/t.json", "runs/b/t.json"), ("a/t", "b/t")),
+        (("t.json", "t.json"), ("t", "t")),
+    ],
+)
+def test_points_of_a_sweep_are_told_apart_by_their_paths(paths: tuple[str, str], labels: tuple[str, str]) -> None:
+    loss = row("memory", "copy", 10, 10, 10)
+    found = compare([report(loss, path=path) for path in (*paths, paths[0])])
+    assert {one.label for one in found.sweep} == set(labels)
+
+
 def test_where_more_does_not_help_the_sweep_says_so() -> None:
     assert (
         compare([point(1, 0.1), point(2, 0.3), point(4, 0.2)]).next_point

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import sqlite3
 from pathlib import Path
 
@@ -31,6 +32,32 @@ def test_a_folder_gives_its_traces_in_rank_order(tmp_path: Path) -> None:
 def test_a_glob_and_the_files_it_names_count_once(tmp_path: Path) -> None:
     files = [write(tmp_path, "", f"rank{number}.json") for number in (0, 1)]
     assert source.find([str(tmp_path / "rank*.json"), str(files[0])]) == tuple(files)
+
+
+def piped(monkeypatch: pytest.MonkeyPatch, content: bytes) -> Path:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    return Path("-")
+
+
+def test_a_dash_is_a_trace_from_stdin_packed_or_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    content = document(step()).encode()
+    (path,) = source.find(["-"])
+    for sent in (content, gzip.compress(content)):
+        trace = source.load(piped(monkeypatch, sent))
+        assert (path, trace.meta.path, trace.meta.size_bytes) == (Path("-"), "-", len(sent))
+        assert trace.activities["start_ns"].to_list() == [20_000]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_trace_on_stdin_is_refused_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="not a trace") as caught:
+        source.load(piped(monkeypatch, b"%PDF-1.4"))
+    assert caught.value.where == "stdin"
+
+
+def test_a_saved_report_is_no_trace(tmp_path: Path) -> None:
+    assert "saved report" in refusal(write(tmp_path, '{\n  "schema_version": "1.0"}')).what
 
 
 def test_a_file_counts_whatever_its_name(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -54,6 +55,11 @@ class LazyGroup(click.Group):
         """Find the command, or guess that a file was meant to be analysed."""
         if args and args[0] not in COMMANDS and _looks_like_a_trace(args[0]):
             msg = f"there is no command {args[0]!r}; did you mean `trace-doctor analyze {' '.join(args)}`?"
+            raise click.UsageError(msg, ctx)
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            guess = f"; did you mean {near[0]!r}?" if near else ""
+            msg = f"there is no command {args[0]!r}{guess}"
             raise click.UsageError(msg, ctx)
         return super().resolve_command(ctx, args)
 

@@ -11,6 +11,7 @@ from trace_doctor.report import Report, from_json
 
 HEAD_BYTES = 512
 MARK = b'"schema_version"'
+ANEW = "make it anew: trace-doctor analyze ... -o report.json"
 
 
 def read(path: Path) -> Report | None:
@@ -21,9 +22,11 @@ def read(path: Path) -> Report | None:
         if MARK not in file.read(HEAD_BYTES):
             return None
     try:
-        return from_json(path.read_bytes())
-    except msgspec.MsgspecError as problem:
+        report = from_json(path.read_bytes())
+    except (msgspec.MsgspecError, RecursionError) as problem:
         msg = f"is a saved report that can't be read: {problem}"
-        raise CorruptTraceError(
-            msg, where=str(path), hint="make it anew: trace-doctor analyze ... -o report.json"
-        ) from problem
+        raise CorruptTraceError(msg, where=str(path), hint=ANEW) from problem
+    if report.window.duration_ns <= 0:
+        msg = "is no saved report of a trace: it has no window"
+        raise CorruptTraceError(msg, where=str(path), hint=ANEW)
+    return report

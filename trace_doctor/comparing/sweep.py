@@ -35,10 +35,20 @@ def sweep(reports: Sequence[Report]) -> tuple[list[SweepRow], str | None]:
 
 
 def _labels(paths: Sequence[str]) -> list[str]:
-    """Names without what all paths have in common."""
-    shared = os.path.commonpath([PurePath(path).parent for path in paths]) if len({*paths}) > 1 else ""
-    names = [os.path.relpath(path, shared) if shared else PurePath(path).name for path in paths]
+    """Names without what all paths have in common; whole paths where that is nothing."""
+    if len({*paths}) == 1:
+        names = [PurePath(path).name for path in paths]
+    else:
+        shared = _shared([PurePath(path).parent for path in paths])
+        names = [os.path.relpath(path, shared) if shared else path for path in paths]
     return [re.sub(r"(\.pt\.trace)?\.(json|sqlite|nsys-rep)(\.(gz|zst))?$", "", name) for name in names]
+
+
+def _shared(folders: Sequence[PurePath]) -> str:
+    try:
+        return os.path.commonpath(folders)
+    except ValueError:  # absolute and relative ones, or other drives
+        return ""
 
 
 def _row(place: int, report: Report, label: str) -> SweepRow:

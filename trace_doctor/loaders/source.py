@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import glob
 import re
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from trace_doctor.errors import InputError, UnsupportedInputError
+from trace_doctor.errors import InputError, TraceDoctorError, UnsupportedInputError
 from trace_doctor.loaders import kineto, linking, naming
 from trace_doctor.loaders.nsight import database, export, folder
 from trace_doctor.loaders.nsight import loading as nsight
@@ -15,7 +20,9 @@ from trace_doctor.trace import Trace
 
 SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", *export.SUFFIXES)
 """Endings of the files that are taken from a folder."""
+STDIN = "-"
 _LFS = b"version https://git-lfs"
+_SAVED = b'"schema_version"'
 
 
 def find(paths: Sequence[str]) -> tuple[Path, ...]:
@@ -39,17 +46,43 @@ def load(
     found); `progress` is told the bytes read so far and in all.
     Raises InputError for what is no trace, NothingToAnalyzeError where no GPU activity was recorded.
     """
+    if str(path) == STDIN:
+        with _spooled() as copy:
+            trace = load(copy, jobs=jobs, nsys=nsys, progress=progress)
+        return replace(trace, meta=replace(trace.meta, path=STDIN))
     if path.is_dir() and folder.is_export(path):
         return linking.link(nsight.load(path))
     start = _start(path)
     if start.startswith(_LFS):
         msg = "a Git LFS pointer, not the trace itself"
         raise UnsupportedInputError(msg, where=str(path), hint="git lfs pull")
+    if _SAVED in start:
+        msg = "a saved report, not a trace"
+        raise InputError(msg, where=str(path), hint="trace-doctor compare BASE NEW reads saved reports")
     if export.is_report(path, start):
         return linking.link(nsight.load(export.exported(path, start, nsys=nsys), report=path))
     if start.startswith(database.MAGIC) or path.suffix == ".sqlite":
         return linking.link(nsight.load(path))
     return linking.link(kineto.load(path, jobs=jobs, progress=progress))
+
+
+def size_bytes(path: Path) -> int:
+    """Length of a file; 0 for stdin, which nobody knows before its end."""
+    return 0 if str(path) == STDIN else path.stat().st_size
+
+
+@contextmanager
+def _spooled() -> Iterator[Path]:
+    """Stdin as a file, which loaders may read from anywhere; errors name stdin, not the file."""
+    with TemporaryDirectory(prefix="trace-doctor-") as folder:
+        copy = Path(folder) / "stdin"
+        with copy.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        try:
+            yield copy
+        except TraceDoctorError as error:
+            error.where = error.where and error.where.replace(str(copy), "stdin")
+            raise
 
 
 def _start(path: Path) -> bytes:
@@ -65,7 +98,7 @@ def _found(path: str) -> Iterator[Path]:
     if re.match(r"[a-z][a-z0-9+.-]+://", path, re.IGNORECASE):
         msg = "URLs are not read yet"
         raise UnsupportedInputError(msg, where=path, hint="download the file and give its path")
-    if Path(path).is_dir() and folder.is_export(Path(path)):
+    if path == STDIN or (Path(path).is_dir() and folder.is_export(Path(path))):
         files, problem = [Path(path)], ""
     elif Path(path).is_dir():
         files = [file for file in Path(path).rglob("*") if _is_trace(file)]

@@ -28,7 +28,7 @@ def draw(report: Report, analyses: Sequence[Analysis], *, alone: bool = False, s
         return _framed(ALONE, ours)
     trace = analyses[0].trace
     path = Path(trace.meta.path)
-    if trace.meta.format == "kineto" and original.is_whole(path):
+    if trace.meta.format == "kineto" and path.is_file() and original.is_whole(path):
         return original.with_events(path, ours)
     return _framed(timeline.header(trace), chain(timeline.timeline(trace), ours))
 
