@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.loaders.events import call, document, kernel, op, write
 from tests.simulator import Run, kineto, work
 from trace_doctor import analyze
-from trace_doctor.errors import TraceDoctorError, UsageError
+from trace_doctor.errors import NothingToAnalyzeError, TraceDoctorError, UsageError
 from trace_doctor.options import Options
 from trace_doctor.report import Report, from_json, to_json
 from trace_doctor.reporter import html, markdown, terminal
@@ -91,6 +91,18 @@ def test_a_window_of_a_century_sums_to_the_nanosecond(tmp_path: Path) -> None:
     report = analyze([write(tmp_path, document([kernel(20, 8), late]))])
     assert report.window.duration_ns == 3_155_759_999_999_988_001
     assert_sums(report)
+
+
+def test_gpus_that_took_no_time_are_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path, document([kernel(20, 8), kernel(20, 0, device=1)]))
+    report = analyze([path])
+    assert_sums(report)
+    assert [gpu.device for gpu in report.gpus] == ["0"]
+
+
+def test_where_nothing_took_time_there_is_nothing_to_analyse(tmp_path: Path) -> None:
+    with pytest.raises(NothingToAnalyzeError, match="took any time"):
+        analyze([write(tmp_path, document([kernel(20, 0)]))])
 
 
 # ---- anything at all

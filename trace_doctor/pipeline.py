@@ -14,6 +14,7 @@ from trace_doctor.accounts.warnings import BEATS_PEAK
 from trace_doctor.accounts.workload import model_flops
 from trace_doctor.classifiers.communication_wall import expected_bandwidth
 from trace_doctor.classifiers.ledger import Analysis, account
+from trace_doctor.errors import NothingToAnalyzeError
 from trace_doctor.fixes import registry
 from trace_doctor.hardware import devices
 from trace_doctor.hardware.devices import Device
@@ -70,13 +71,17 @@ def _shifted(progress: Progress | None, done: int, total: int) -> Progress | Non
 
 
 def examine(trace: Trace, options: Options) -> list[Analysis]:
-    """Analyse one trace: an account for each of its GPUs."""
+    """Analyse one trace: an account for each of its GPUs that has a window. Raises NothingToAnalyzeError where none has."""
     trace = kernels.classify(trace, options.kernel_patterns)
     window = steps.find(trace, options)
+    lasting = set(window.spans.filter(pl.col("end_ns") > pl.col("start_ns"))["device"])
+    if not lasting:
+        msg = "no GPU activity took any time, so there is nothing to account for"
+        raise NothingToAnalyzeError(msg, where=trace.meta.path, hint="record more of the run, or use --whole-trace")
     return [
         _examine_gpu(trace, window, activities, options)
         for activities in sorted(describe(trace).partition_by("device"), key=_number)
-        if not window.spans.filter(pl.col("device") == _number(activities)).is_empty()
+        if _number(activities) in lasting
     ]
 
 

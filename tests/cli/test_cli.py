@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Ran, Run
+from tests.loaders.events import document, step, write
 from tests.reporter import samples
 from trace_doctor.cli import COMMANDS
 from trace_doctor.cli.analyze import analyze
@@ -340,6 +343,37 @@ def test_a_full_disk_is_said() -> None:
             [sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
         )
     assert (done.returncode, done.stderr) == (2, "error: stdout: can't be written: No space left on device\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX")
+@pytest.mark.parametrize("stream", ["1>&-", "2>&-", "1>&- 2>&-"])
+def test_closed_streams_are_nobody_reading(tmp_path: Path, stream: str) -> None:
+    trace, report = write(tmp_path, document(step())), tmp_path / "report.md"
+    command = f"{shlex.quote(sys.executable)} -m trace_doctor analyze {shlex.quote(str(trace))} -o {shlex.quote(str(report))} -o -"
+    assert subprocess.run(["/bin/sh", "-c", f"{command} {stream}"], timeout=60, check=False).returncode == 0
+    assert report.read_text().startswith("<!-- trace-doctor -->")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_is_half_written_goes_with_an_interrupt(tmp_path: Path, number: signal.Signals) -> None:
+    code = (
+        "import sys; from time import sleep; from tests.reporter import samples; from trace_doctor import pipeline\n"
+        "from trace_doctor.overlay import document; from trace_doctor.__main__ import main\n"
+        "def draw(*a, **k):\n    yield b'half'\n    print('now', flush=True)\n    sleep(60)\n"
+        "document.draw, document.check = draw, lambda *a, **k: None\n"
+        "pipeline.diagnose = lambda *a, **k: pipeline.Diagnosis(samples.healthy(), ())\n"
+        f"main(['analyze', 't.json', '-o', {str(tmp_path / 'x.perfetto.json')!r}])"
+    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == b"now\n"
+        assert len(list(tmp_path.iterdir())) == 1
+        process.send_signal(number)
+        assert (process.wait(60), process.stderr.read().strip()) == (130, b"interrupted")
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---- devices, documentation

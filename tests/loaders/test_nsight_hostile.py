@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from tests.loaders.exports import Row, call, export, kernel, nvtx, tid
+from tests.loaders.exports import Row, call, copy, export, gpu, kernel, nvtx, tid
 from tests.simulator import Run, nsight, work
 from trace_doctor import Trace, analyze, load
 from trace_doctor.errors import CorruptTraceError, InputError, TraceDoctorError
@@ -63,6 +63,14 @@ def test_times_before_zero_are_times(path: Path) -> None:
     trace = load(export(path, kernel(-30, -10, GEMM, 7), kernel(50, 60, GEMM, 8), nvtx(-90, -5, "phase 1")))
     assert trace.activities["start_ns"].to_list() == [-30, 50]
     assert trace.annotations.select("start_ns", "duration_ns").rows() == [(-90, 85)]
+
+
+def test_a_table_without_processes_is_of_the_one_that_the_others_name(path: Path) -> None:
+    lost = copy(50, 60, 8, globalPid=None)
+    report = analyze([export(path, kernel(30, 40, GEMM, 7), call(10, 20, 7), lost, call(21, 22, 8), gpu())])
+    assert [(one.process, one.counts.copies, one.counts.launches) for one in report.gpus] == [("4242", 1, 1)]
+    (alone,) = analyze([export(path, kernel(30, 40, GEMM, 7, globalPid=None))]).gpus
+    assert alone.process == "0"
 
 
 def test_rows_come_in_any_order(path: Path) -> None:

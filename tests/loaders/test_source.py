@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,17 @@ def test_a_dash_is_a_trace_from_stdin_packed_or_not(monkeypatch: pytest.MonkeyPa
         assert (path, trace.meta.path, trace.meta.size_bytes) == (Path("-"), "-", len(sent))
         assert trace.activities["start_ns"].to_list() == [20_000]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes of POSIX")
+def test_a_pipe_is_read_once_as_shells_make_them(tmp_path: Path) -> None:
+    """As in `trace-doctor analyze <(zcat trace.json.gz)`."""
+    pipe, content = tmp_path / "pipe", document(step()).encode()
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(pipe.write_bytes, content)
+        trace = source.load(pipe)
+    assert (trace.meta.path, trace.meta.size_bytes, trace.activities.height) == (str(pipe), len(content), 1)
 
 
 def test_what_is_no_trace_on_stdin_is_refused_in_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

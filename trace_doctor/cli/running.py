@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import click
@@ -20,7 +22,24 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 2 could not be done, 101 a bug, 130 interrupted (docs/reference/cli.md)."""
+    _open_streams()
+    with suppress(ValueError):  # signals are the main thread's
+        signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(_run(arguments))
+
+
+def _open_streams() -> None:
+    """Where stdout or stderr was closed (`>&-`), nobody reads; and no file may get their number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - a number, for good
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """A polite kill is an interrupt: what is half written goes."""
+    raise KeyboardInterrupt
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -171,7 +171,7 @@ def _evidence(case: Case, memory: Memory | None, **more: float | None) -> tuple[
             name="memory of the GPU in the window",
             rank=case.analysis.trace.meta.rank,
             numbers={
-                name: round(value / 2**30, 2) if name.endswith("_gib") else value
+                name: round(value / 2**30, 2) if name.endswith("_gib") else float(value)
                 for name, value in known.items()
                 if value is not None
             },

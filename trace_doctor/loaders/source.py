@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,10 +46,10 @@ def load(
     found); `progress` is told the bytes read so far and in all.
     Raises InputError for what is no trace, NothingToAnalyzeError where no GPU activity was recorded.
     """
-    if str(path) == STDIN:
-        with _spooled() as copy:
+    if str(path) == STDIN or path.is_fifo():
+        with _spooled(path) as copy:
             trace = load(copy, jobs=jobs, nsys=nsys, progress=progress)
-        return replace(trace, meta=replace(trace.meta, path=STDIN))
+        return replace(trace, meta=replace(trace.meta, path=str(path)))
     if path.is_dir() and folder.is_export(path):
         return linking.link(nsight.load(path))
     start = _start(path)
@@ -67,21 +67,22 @@ def load(
 
 
 def size_bytes(path: Path) -> int:
-    """Length of a file; 0 for stdin, which nobody knows before its end."""
+    """Length of a file; 0 for stdin and pipes, whose length nobody knows before their end."""
     return 0 if str(path) == STDIN else path.stat().st_size
 
 
 @contextmanager
-def _spooled() -> Iterator[Path]:
-    """Stdin as a file, which loaders may read from anywhere; errors name stdin, not the file."""
+def _spooled(pipe: Path) -> Iterator[Path]:
+    """What comes from stdin or a pipe as a file, which loaders may read from anywhere; errors don't name the file."""
+    name = "stdin" if str(pipe) == STDIN else str(pipe)
     with TemporaryDirectory(prefix="trace-doctor-") as folder:
-        copy = Path(folder) / "stdin"
-        with copy.open("wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+        copy = Path(folder) / "trace"
+        with copy.open("wb") as file, nullcontext(sys.stdin.buffer) if name == "stdin" else pipe.open("rb") as sent:
+            shutil.copyfileobj(sent, file)
         try:
             yield copy
         except TraceDoctorError as error:
-            error.where = error.where and error.where.replace(str(copy), "stdin")
+            error.where = error.where and error.where.replace(str(copy), name)
             raise
 
 

@@ -16,6 +16,8 @@ _GRID, _BLOCK = ["gridX", "gridY", "gridZ"], ["blockX", "blockY", "blockZ"]
 _DIRECTIONS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH"}
 _DIRECTIONS |= {10: "PtoP", 11: "HtoD", 12: "DtoH", 13: "DtoD"}
 """11 to 13: pages of unified memory that move."""
+NOBODY = 0
+"""Owner of what no column tells the process of."""
 UNNAMED = "unnamed kernel"
 """A kernel whose name is not among the file's strings."""
 _MEMORIES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device", 6: "Managed"}
@@ -27,7 +29,9 @@ def read(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
     `owner` is the process as the high part of its globalPid.
     """
     parts = [_kernels(tables, strings), _copies(tables), _sets(tables), _graphs(tables)]
-    return pl.concat([part for part in parts if len(part)] or parts[:1], how="diagonal")
+    together = pl.concat([part for part in parts if len(part)] or parts[:1], how="diagonal")
+    known = together["owner"].drop_nulls().unique()
+    return together.with_columns(pl.col("owner").fill_null(known[0] if len(known) == 1 else NOBODY))
 
 
 def _kernels(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
