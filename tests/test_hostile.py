@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.loaders.events import call, document, kernel, op, write
 from tests.simulator import Run, kineto, work
-from trace_doctor import analyze
+from trace_doctor import analyze, load
 from trace_doctor.errors import NothingToAnalyzeError, TraceDoctorError, UsageError
 from trace_doctor.options import Options
 from trace_doctor.report import Report, from_json, to_json
@@ -90,6 +90,41 @@ def test_a_window_of_a_century_sums_to_the_nanosecond(tmp_path: Path) -> None:
     late = kernel(CENTURY_US, 8.001)
     report = analyze([write(tmp_path, document([kernel(20, 8), late]))])
     assert report.window.duration_ns == 3_155_759_999_999_988_001
+    assert_sums(report)
+
+
+@pytest.mark.parametrize(("key", "values"), {"rank": [1 << 70, -1, "x"], "world_size": [1 << 70, 0, -8, [8]]}.items())
+def test_ranks_that_no_job_has_are_unknown(tmp_path: Path, key: str, values: list[object]) -> None:
+    collective = kernel(20, 8, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL")
+    for value in values:
+        trace = load(write(tmp_path, document([collective], distributedInfo={key: value}, **H100)))
+        assert getattr(trace.meta, key) is None
+        assert_sums(analyze([trace.meta.path]))
+
+
+def test_a_rank_in_a_file_s_name_is_no_larger_than_a_job(tmp_path: Path) -> None:
+    path = write(tmp_path, document([kernel(20, 8)]), f"rank{'9' * 30}.json")
+    assert analyze([path]).gpus[0].rank is None
+
+
+def test_matmuls_without_time_have_no_best_to_be_held_against(tmp_path: Path) -> None:
+    shapes = {"Input Dims": [[512, 512]] * 2, "Input type": ["c10::BFloat16"] * 2}
+    events = [op(0, 10_000, "aten::mm", **shapes)]
+    for number in range(20):
+        at = 100 + 100 * number
+        events += [call(at, 5, correlation=number), kernel(at + 20, 50 * (number % 4 > 0), GEMM, correlation=number)]
+    report = analyze([write(tmp_path, document(events, **H100))])
+    assert_sums(report)
+    assert report.findings
+
+
+def test_more_than_the_peak_is_no_upper_end(tmp_path: Path) -> None:
+    """Kernels with FLOPs that beat their peak say nothing of those without."""
+    unknown = kernel(28, 7, "nvjet_tst_64x64", correlation=9)
+    report = analyze(
+        [write(tmp_path, document([*matmul([4_096, 4_096], [4_096, 4_096])[:2], kernel(20, 8, GEMM), unknown], **H100))]
+    )
+    assert report.metrics.mfu == report.metrics.mfu_high
     assert_sums(report)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.loaders.exports import Row, call, copy, export, gpu, kernel, nvtx, tid
+from tests.loaders.exports import Row, call, copy, domain, export, gpu, kernel, nvtx, tid
 from tests.simulator import Run, nsight, work
 from trace_doctor import Trace, analyze, load
 from trace_doctor.errors import CorruptTraceError, InputError, TraceDoctorError
@@ -71,6 +72,17 @@ def test_a_table_without_processes_is_of_the_one_that_the_others_name(path: Path
     assert [(one.process, one.counts.copies, one.counts.launches) for one in report.gpus] == [("4242", 1, 1)]
     (alone,) = analyze([export(path, kernel(30, 40, GEMM, 7, globalPid=None))]).gpus
     assert alone.process == "0"
+
+
+@pytest.mark.parametrize("number", [1 << 70, -1, "8", 1.5])
+def test_numbers_of_nccl_that_are_none_are_unknown(path: Path, number: object) -> None:
+    payload = json.dumps(
+        {"NCCL communicator ID": 1, "Message size [bytes]": number, "No. of ranks": number, "Rank": number}
+    )
+    text = [domain(1, "NCCL"), nvtx(9, 25, None, textId="ncclAllReduce", domainId=1, jsonText=payload)]
+    trace = load(export(path, kernel(30, 40, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 7), call(10, 20, 7), text))
+    assert (trace.meta.world_size, trace.meta.rank) == (None, None)
+    assert trace.collectives["in_elements"].to_list() == [None]
 
 
 def test_rows_come_in_any_order(path: Path) -> None:

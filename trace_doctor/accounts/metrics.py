@@ -106,7 +106,8 @@ def _mfu_bounds(
         bound = (proven or 0.0) + _missing_ns(analysis, efficiency=1.0) / window_ns
         return proven, min(bound, 1.0) if known.tensor_ns > 0 else None, False
     efficiency = low * window_ns / known.covered_ns
-    return low, low + _missing_ns(analysis, efficiency=efficiency) / window_ns, True
+    high = low + _missing_ns(analysis, efficiency=efficiency) / window_ns
+    return low, min(high, max(low, 1.0)), True
 
 
 def _missing_ns(analysis: Analysis, *, efficiency: float) -> float:

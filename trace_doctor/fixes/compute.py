@@ -148,7 +148,7 @@ def _slowed(case: Case) -> pl.DataFrame:
     same = ["name", "grid", "shape"]
     kernels, is_communication = case.kernels, pl.col("kind") == "communication"
     columns = ["activity", "name", "grid", "op_row", "start_ns", "end_ns", "duration_ns"]
-    runs = kernels.lazy().filter("tensor").select(columns).collect()
+    runs = kernels.lazy().filter(pl.col("tensor") & (pl.col("duration_ns") > 0)).select(columns).collect()
     runs = runs.with_columns(shape=case.analysis.trace.ops["shapes"].gather(runs["op_row"]))
     beside = cut(runs, union(kernels.lazy().filter(is_communication).select("start_ns", "end_ns").collect()))
     beside = beside.group_by("activity").agg(beside_ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
@@ -196,7 +196,7 @@ def _uneven(case: Case) -> pl.DataFrame:
     """Tensor kernels with `best_ns`, the 5th percentile of the same kernels, where their median is clearly longer."""
     same = ["name", "grid", "shape"]
     columns = ["activity", "name", "grid", "op_row", "duration_ns"]
-    runs = case.kernels.lazy().filter("tensor").select(columns).collect()
+    runs = case.kernels.lazy().filter(pl.col("tensor") & (pl.col("duration_ns") > 0)).select(columns).collect()
     runs = runs.with_columns(shape=case.analysis.trace.ops["shapes"].gather(runs["op_row"]))
     groups = (
         runs.filter(pl.col("shape").is_not_null())

@@ -18,6 +18,9 @@ from trace_doctor.loaders.cutting import Progress
 from trace_doctor.loaders.reading import Events, read
 from trace_doctor.trace import Meta, Trace, Warning, conform
 
+MOST_RANKS = 1 << 31
+"""No job has more."""
+
 
 def load(path: Path, *, jobs: int | None = None, progress: Progress | None = None) -> Trace:
     """The trace of a file, unlinked: no call, op or parent is filled in, and every call's kind is "other".
@@ -43,8 +46,8 @@ def load(path: Path, *, jobs: int | None = None, progress: Progress | None = Non
         format="kineto",
         size_bytes=path.stat().st_size,
         sha256=digest.result(),
-        rank=_whole(information.get("rank"), naming.rank_of(path)),
-        world_size=_whole(information.get("world_size"), None),
+        rank=_whole(information.get("rank"), naming.rank_of(path), least=0),
+        world_size=_whole(information.get("world_size"), None, least=1),
         node_devices=len(properties) if isinstance(properties, list) and properties else None,
         devices=naming.describe(devices, properties, _distinct([calls["name"]])),
         processes=host.processes,
@@ -141,8 +144,8 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _whole(value: Any, otherwise: int | None) -> int | None:
-    return value if type(value) is int else otherwise
+def _whole(value: Any, otherwise: int | None, *, least: int) -> int | None:
+    return value if type(value) is int and least <= value <= MOST_RANKS else otherwise
 
 
 def _left_out(others: Counter[tuple[str, str]]) -> Iterator[Warning]:

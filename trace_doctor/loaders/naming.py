@@ -22,6 +22,7 @@ _VENDORS = (  # the first that fits: names of the device, then of the API that t
     ("amd", re.compile(r"\bamd\b|radeon|instinct|^hip[A-Z]")),
     ("intel", re.compile(r"intel|^(?:ur|ze)[A-Z]|^zeCommand|^sycl")),
 )
+_INT64 = 1 << 63
 _WARPS = {32: "nvidia", 64: "amd"}
 
 
@@ -97,7 +98,7 @@ def describe(found: Devices, properties: Any, calls: Iterable[str]) -> tuple[Dev
 
 def rank_of(path: Path) -> int | None:
     """The rank that a file's name tells, as in rank3.json, rank-3_trace.json or worker3_step_12.json."""
-    found = re.search(r"(?:rank|worker)[-_.]?(\d+)", path.name, re.IGNORECASE)
+    found = re.search(r"(?:rank|worker)[-_.]?(\d{1,9})(?!\d)", path.name, re.IGNORECASE)
     return int(found[1]) if found else None
 
 
@@ -157,4 +158,4 @@ def _vendor(name: str) -> str | None:
 
 
 def _int(value: Any) -> int | None:
-    return value if type(value) is int else None
+    return value if type(value) is int and 0 <= value < _INT64 else None

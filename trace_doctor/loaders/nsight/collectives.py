@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import polars as pl
@@ -23,11 +23,14 @@ class Job(NamedTuple):
     world_size: int | None
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+
+
 class _Payload(msgspec.Struct):
     communicator: int | str | None = msgspec.field(default=None, name=_COMMUNICATOR)
-    size: int | None = msgspec.field(default=None, name=_SIZE)
-    ranks: int | None = msgspec.field(default=None, name=_RANKS)
-    rank: int | None = msgspec.field(default=None, name=_RANK)
+    size: _Count | None = msgspec.field(default=None, name=_SIZE)
+    ranks: _Count | None = msgspec.field(default=None, name=_RANKS)
+    rank: _Count | None = msgspec.field(default=None, name=_RANK)
 
 
 def job(ranges: pl.DataFrame) -> Job:
