@@ -74,7 +74,7 @@ def test_without_a_file_nothing_is_said() -> None:
         ("least-share = 1", ":1: nothing is called least-share\n  next: did you mean least-share in [limits]? "),
         ("[limit]\nleast-share = 1", ":1: nothing is called limit\n  next: did you mean [limits]? "),
         ("limits.few-kernel = 1", ":1: nothing is called limits.few-kernel\n  next: did you mean few-kernels in [limits]? "),
-        ("limits = 3", ":1: nothing is called limits\n  next: did you mean [limits]? "),
+        ("limits = 3", ":1: limits is a table: write [limits]\n  next: "),
         ("[device]\nname = 3", ":1: nothing is called device\n  next: did you mean device? "),
         ("colour = true", ":1: nothing is called colour\n  next: "),
     ],
@@ -119,7 +119,7 @@ def test_a_limit_that_is_none_is_an_error(tmp_path: Path, line: str, message: st
     path = written(tmp_path / "trace-doctor.toml", f"[limits]\n{line}\n")
     with pytest.raises(UsageError) as error:
         config.read(path, KNOWN).limits()
-    assert str(error.value) == f"{path}:2: {message}"
+    assert str(error.value) == f"{path}:2: {message}\n  next: docs/reference/configuration.md lists the keys"
 
 
 # ---- lines

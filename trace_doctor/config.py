@@ -20,6 +20,9 @@ from trace_doctor.options import Limits
 FILE, SHARED_FILE = "trace-doctor.toml", "pyproject.toml"
 SECTION = ("tool", "trace-doctor")
 """Where our table lies in a shared file."""
+REPEATED = ("waivers",)
+"""Tables that may stand more than once."""
+REFERENCE = "docs/reference/configuration.md lists the keys"
 
 _HEADER = re.compile(r"\s*\[+\s*([^\[\]]+?)\s*\]+")
 _ASSIGNMENT = re.compile(r"""\s*([\w."'\s-]+?)\s*=""")
@@ -51,7 +54,7 @@ class Config(NamedTuple):
                 msgspec.convert({key: value}, Limits)
             except msgspec.ValidationError as error:
                 msg = f"{key}: {str(error).partition(' - at ')[0]}"
-                raise UsageError(msg, where=self.where("limits", key)) from None
+                raise UsageError(msg, where=self.where("limits", key), hint=REFERENCE) from None
         return msgspec.convert(self.table("limits"), Limits)
 
 
@@ -77,18 +80,22 @@ def read(path: Path, known: Mapping[str, Collection[str]]) -> Config:
         raise UsageError(msg, where=str(path), hint="add it, or use --no-config")
     config = Config(path, values)
     for name, value in values.items():
-        if isinstance(value, dict) and name in known and name:
-            _check(config, (name,), value, known)
-        elif _is_list_of_tables(value) and name in known and name:
-            for one in value:
+        if name in known and name:
+            for one in _tables(config, name, value):
                 _check(config, (name,), one, known)
         elif isinstance(value, dict) or name not in known[""]:
             raise _unknown(config, (name,), known)
     return config
 
 
-def _is_list_of_tables(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+def _tables(config: Config, name: str, value: Any) -> list[dict[str, Any]]:
+    """The table of that name, or all that repeat; UsageError where the value is neither."""
+    repeats = name in REPEATED
+    tables: list[Any] = value if repeats and isinstance(value, list) else [value]
+    if isinstance(value, list) != repeats or not all(isinstance(one, dict) for one in tables):
+        msg = f"{name} {'are tables' if repeats else 'is a table'}: write {f'[[{name}]]' if repeats else f'[{name}]'}"
+        raise UsageError(msg, where=config.where(name), hint=REFERENCE)
+    return tables
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -120,7 +127,7 @@ def _unknown(config: Config, names: tuple[str, ...], known: Mapping[str, Collect
     return UsageError(
         f"nothing is called {'.'.join(names)}",
         where=config.where(*names),
-        hint=f"{guess}docs/reference/configuration.md lists the keys",
+        hint=f"{guess}{REFERENCE}",
     )
 
 

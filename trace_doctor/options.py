@@ -8,7 +8,7 @@ import msgspec
 
 GroupBy = Literal["kernel", "op", "module", "annotation"]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Ratio = Annotated[float, msgspec.Meta(ge=1)]
 
 
@@ -44,7 +44,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     """The same as `weighty_share` for launch gaps and short kernels: every healthy run has some."""
     outlier_ratio: Ratio = 1.25
     """A step longer than this many medians is an outlier."""
-    slow_rank_ratio: float = 1.1
+    slow_rank_ratio: Ratio = 1.1
     """A GPU whose step without communication is longer than this many medians is slow."""
     small_message_bytes: Count = 1 << 20
     """A collective below this is bound by latency."""

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -68,6 +70,22 @@ def test_errors_arrive_whole(jobs: int) -> None:
 def test_a_worker_that_dies_is_an_error() -> None:
     with pytest.raises(TraceDoctorError, match=r"worker process ended unexpectedly.*9"):
         list(workers.imap(die, range(100), jobs=2))
+
+
+def test_no_more_workers_start_than_there_are_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = workers._start
+    monkeypatch.setattr(workers, "_start", lambda function: started.append(start(function)) or started[-1])
+    assert list(workers.imap(square, range(3), jobs=1_000_000)) == [0, 1, 4]
+    assert len(started) == 3
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x80\x05"])
+def test_a_worker_whose_caller_has_gone_ends_without_a_word(sent: bytes) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", workers._COMMAND], input=sent, capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_an_interrupted_caller_leaves_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import click
 
 from trace_doctor.cli import settings
 from trace_doctor.cli.options import SectionOption, complete_codes, complete_conventions, complete_devices
-from trace_doctor.cli.quantities import BYTES_RATE, COUNT, FLOPS, FLOPS_RATE
+from trace_doctor.cli.quantities import BYTES_RATE, COUNT, FLOPS, FLOPS_RATE, Finite
 from trace_doctor.cli.settings import Setting
 from trace_doctor.errors import UsageError
 from trace_doctor.fixes import pages
@@ -24,6 +24,8 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 PROGRESS_AFTER_S = 0.5
 US, MS = 1_000, 1_000_000
+MOST, MOST_TIME = 1 << 40, 10**10
+"""Of whatever is counted, and of a threshold in us or ms: hours are none."""
 
 
 def _setting(section: str, *names: str, **more: Any) -> Decorator:
@@ -43,7 +45,7 @@ _threshold = partial(_setting, "Thresholds of the accounting", table="thresholds
 _OPTIONS: tuple[Decorator, ...] = (
     _table(
         "--top-kernels",
-        type=click.IntRange(min=0),
+        type=click.IntRange(min=0, max=MOST),
         default=10,
         show_default=True,
         metavar="N",
@@ -88,7 +90,12 @@ _OPTIONS: tuple[Decorator, ...] = (
         metavar="FILE",
         help="The model, a Hugging Face config.json or TOML: with --tokens-per-step, its FLOPs by --convention.",
     ),
-    _work("--sequence-length", type=click.IntRange(min=1), metavar="N", help="Tokens of one sequence, for --model."),
+    _work(
+        "--sequence-length",
+        type=click.IntRange(min=1, max=MOST),
+        metavar="N",
+        help="Tokens of one sequence, for --model.",
+    ),
     _work(
         "--convention",
         metavar="NAME",
@@ -104,7 +111,10 @@ _OPTIONS: tuple[Decorator, ...] = (
     _work("--active-params", type=COUNT, metavar="N", help="Parameters that a token passes (mixture of experts)."),
     _work("--tokens-per-step", type=COUNT, metavar="T", help="Tokens of one step of the whole job."),
     _work(
-        "--world-size", type=click.IntRange(min=1), metavar="N", help="GPUs of the job.  [default: as the trace says]"
+        "--world-size",
+        type=click.IntRange(min=1, max=MOST),
+        metavar="N",
+        help="GPUs of the job.  [default: as the trace says]",
     ),
     _work(
         "--kernel-patterns",
@@ -128,12 +138,12 @@ _OPTIONS: tuple[Decorator, ...] = (
     ),
     _cost(
         "--gpus",
-        type=click.IntRange(min=1),
+        type=click.IntRange(min=1, max=MOST),
         metavar="N",
         help="GPUs that a post-mortem counts.  [default: --world-size, else those in the traces]",
     ),
     _cost(
-        "--gpu-hour-price", type=click.FloatRange(min=0, min_open=True), metavar="MONEY", help="Of one GPU for an hour."
+        "--gpu-hour-price", type=Finite(min=0, min_open=True, max=MOST), metavar="MONEY", help="Of one GPU for an hour."
     ),
     _privacy(
         "--redact", is_flag=True, help="Leave paths, hosts, users, stacks and your own names out of every format."
@@ -141,7 +151,7 @@ _OPTIONS: tuple[Decorator, ...] = (
     _setting(
         "Running",
         "--jobs",
-        type=click.IntRange(min=1),
+        type=click.IntRange(min=1, max=256),
         metavar="N",
         help="Worker processes for large files.  [default: as many as pay]",
     ),
@@ -159,7 +169,7 @@ _OPTIONS: tuple[Decorator, ...] = (
     _run("-q", "--quiet", is_flag=True, help="No progress on stderr."),
     _threshold(
         "--launch-spacing-us",
-        type=click.FloatRange(min=0),
+        type=Finite(min=0, max=MOST_TIME),
         default=200,
         show_default=True,
         metavar="US",
@@ -167,7 +177,7 @@ _OPTIONS: tuple[Decorator, ...] = (
     ),
     _threshold(
         "--device-gap-us",
-        type=click.FloatRange(min=0),
+        type=Finite(min=0, max=MOST_TIME),
         default=20,
         show_default=True,
         metavar="US",
@@ -175,7 +185,7 @@ _OPTIONS: tuple[Decorator, ...] = (
     ),
     _threshold(
         "--blocked-call-us",
-        type=click.FloatRange(min=0),
+        type=Finite(min=0, max=MOST_TIME),
         default=50,
         show_default=True,
         metavar="US",
@@ -183,7 +193,7 @@ _OPTIONS: tuple[Decorator, ...] = (
     ),
     _threshold(
         "--initialisation-ms",
-        type=click.FloatRange(min=0),
+        type=Finite(min=0, max=MOST_TIME),
         default=100,
         show_default=True,
         metavar="MS",
@@ -191,7 +201,7 @@ _OPTIONS: tuple[Decorator, ...] = (
     ),
     _threshold(
         "--small-copy-bytes",
-        type=click.IntRange(min=0),
+        type=click.IntRange(min=0, max=MOST),
         default=65_536,
         show_default=True,
         metavar="BYTES",
@@ -199,7 +209,7 @@ _OPTIONS: tuple[Decorator, ...] = (
     ),
     _threshold(
         "--outlier-ratio",
-        type=click.FloatRange(min=1),
+        type=Finite(min=1, max=MOST),
         default=1.25,
         show_default=True,
         metavar="RATIO",
@@ -207,7 +217,7 @@ _OPTIONS: tuple[Decorator, ...] = (
     ),
     _threshold(
         "--floor-us",
-        type=click.FloatRange(min=0),
+        type=Finite(min=0, max=MOST_TIME),
         metavar="US",
         help="Time that no kernel goes below.  [default: measured in the trace]",
     ),

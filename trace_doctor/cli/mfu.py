@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from trace_doctor.cli.options import SectionCommand, SectionOption, complete_conventions, complete_devices
-from trace_doctor.cli.quantities import COUNT, FLOPS_RATE
+from trace_doctor.cli.quantities import COUNT, FLOPS_RATE, Finite
 
 FORMATS = ("terminal", "json")
 
@@ -25,7 +25,7 @@ _counting = partial(_option, "Counting")
 _plan = partial(_option, "Training")
 _output = partial(_option, "Report")
 _positive = click.IntRange(min=1)
-_above_zero = click.FloatRange(min=0, min_open=True)
+_above_zero = Finite(min=0, min_open=True, max=1e15)
 
 
 @click.command(

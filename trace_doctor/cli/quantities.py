@@ -49,6 +49,17 @@ class Quantity(_Parameter):
         return (float(re.sub("[_,]", "", found[1])), found[2].strip().lower()) if found else (None, "")
 
 
+class Finite(click.FloatRange):
+    """A number in a range; `nan` is in none, whatever it is compared with."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; fails outside of the range."""
+        number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
+
+
 FLOPS = Quantity("number of FLOPs", ("flop", "flops"), "kmgtpe", example="1.2e15 or 1.2P")
 FLOPS_RATE = Quantity("peak", ("flop/s", "flops", "flops/s"), "gtp", least=1e9, example="989e12, 989T or '989 TFLOP/s'")
 BYTES_RATE = Quantity("bandwidth", ("b/s",), "gt", least=1e9, example="3.35e12, 3.35T or 3350GB/s")

@@ -24,6 +24,7 @@ STRENGTH = (
     ParameterSource.DEFAULT_MAP,
     ParameterSource.DEFAULT,
 )
+REFERENCE = "docs/reference/configuration.md lists the keys, trace-doctor analyze --help what they take"
 
 
 class Setting(SectionOption):
@@ -64,14 +65,17 @@ def _value(ctx: click.Context, setting: Setting, found: Config) -> Any:
     where = found.where(*filter(None, (setting.table, setting.key)))
     if isinstance(value, list) != setting.multiple:
         msg = f"{setting.key} takes {'a list' if setting.multiple else 'one value'}"
-        raise UsageError(msg, where=where)
+        raise UsageError(msg, where=where, hint=REFERENCE)
     if isinstance(setting.type, click.Path) and found.path:
+        if not isinstance(value, str):
+            msg = f"{setting.key} takes the path of a file, as a text"
+            raise UsageError(msg, where=where, hint=REFERENCE)
         value = found.path.parent / value
     try:
         return setting.type_cast_value(ctx, [str(one) for one in value] if setting.multiple else str(value))
     except click.BadParameter as error:
         msg = f"{setting.key}: {error.message}"
-        raise UsageError(msg, where=where) from None
+        raise UsageError(msg, where=where, hint=REFERENCE) from None
 
 
 def said(ctx: click.Context, name: str) -> str:

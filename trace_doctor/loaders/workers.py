@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import IO, Any, NoReturn, TypeVar
 
 from trace_doctor.errors import TraceDoctorError
 
@@ -36,14 +36,15 @@ def imap(function: Callable[[T], R], items: Iterable[T], *, jobs: int) -> Iterat
     if jobs <= 1:
         yield from map(function, items)
         return
-    workers = [_start(function) for _ in range(jobs)]
+    workers: list[subprocess.Popen[bytes]] = []
     idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-    for worker in workers:
-        idle.put(worker)
     with ThreadPoolExecutor(jobs) as threads:
         try:
             waiting: deque[Future[R]] = deque()
             for item in items:
+                if len(workers) < jobs:  # no more than there are items
+                    workers.append(_start(function))
+                    idle.put(workers[-1])
                 waiting.append(threads.submit(_ask, idle, item))
                 if len(waiting) > 2 * jobs:
                     yield waiting.popleft().result()
@@ -62,13 +63,17 @@ def serve() -> None:
     gc.disable()
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a stray print must not break the answers
-    module, name = pickle.load(source)
-    function = getattr(importlib.import_module(module), name)
+    try:
+        module, name = pickle.load(source)
+        function = getattr(importlib.import_module(module), name)
+        _answer(function, source, sink)
+    except (EOFError, pickle.UnpicklingError, BrokenPipeError):  # the caller has gone
+        return
+
+
+def _answer(function: Callable[[Any], Any], source: IO[bytes], sink: IO[bytes]) -> NoReturn:
     while True:
-        try:
-            item = pickle.load(source)
-        except EOFError:
-            return
+        item = pickle.load(source)
         try:
             answer = True, function(item)
         except Exception as error:  # noqa: BLE001  # it is raised again in the caller
