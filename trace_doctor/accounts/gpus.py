@@ -37,22 +37,25 @@ def gpu_row(analysis: Analysis, options: Options) -> Gpu:
 
 
 def _counts(analysis: Analysis) -> Counts:
-    pieces = analysis.account.timeline.pieces.select("activity", "kind", "call", "process").unique("activity")
-    calls, spans = analysis.trace.calls, analysis.spans
+    pieces = analysis.account.timeline.pieces.select("activity", "kind", "call", "process")
+    # the pieces of an activity stand side by side
+    pieces = pieces.filter((pl.col("activity") != pl.col("activity").shift(1)).fill_null(value=True)).drop("activity")
+    calls, spans = analysis.trace.calls.select("thread", "start_ns", "kind"), analysis.spans
     kernels = pieces.filter(pl.col("kind").is_in(["compute", "communication"]))
-    launched = calls[kernels["call"].drop_nulls().unique()]
+    launched = calls["kind"].gather(kernels["call"].drop_nulls().unique())
     process = pieces["process"].drop_nulls().unique()
     threads = [n for n, thread in enumerate(analysis.trace.meta.threads) if thread.process in process]
     during = pl.lit(value=False)
     for start_ns, end_ns in spans.select("start_ns", "end_ns").iter_rows():
         during = during | ((pl.col("start_ns") >= start_ns) & (pl.col("start_ns") < end_ns))
-    kinds = dict(calls.filter(pl.col("thread").is_in(threads) & during).group_by("kind").len().iter_rows())
+    asking = calls.filter(pl.col("kind").is_in(["synchronisation", "malloc", "free"]))
+    kinds = dict(asking.filter(pl.col("thread").is_in(threads) & during).group_by("kind").len().iter_rows())
     return Counts(
         kernels=len(kernels),
         communication_kernels=len(kernels.filter(pl.col("kind") == "communication")),
         copies=len(pieces.filter(pl.col("kind").is_in(["copy", "set"]))),
         launches=len(launched),
-        graph_launches=len(launched.filter(pl.col("kind") == "graph_launch")),
+        graph_launches=int((launched == "graph_launch").sum()),
         synchronisations=kinds.get("synchronisation", 0),
         mallocs=kinds.get("malloc", 0),
         frees=kinds.get("free", 0),

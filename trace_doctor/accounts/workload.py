@@ -64,7 +64,8 @@ class ShapeWork(NamedTuple):
 
 def shape_work(analysis: Analysis) -> ShapeWork:
     """Model FLOPs of the tensor kernels by their shapes alone, whatever a model says, and the time that they cover."""
-    pieces = analysis.account.timeline.pieces.filter(pl.col("class") == TENSOR)
+    pieces = analysis.account.timeline.pieces.select("class", "recompute", "flops", "part", "exclusive_ns")
+    pieces = pieces.filter(pl.col("class") == TENSOR)
     return ShapeWork(counted_flops(pieces), covered(pieces))
 
 

@@ -27,6 +27,8 @@ class Case(NamedTuple):
     `wall`, `cause`, `basis`, `name`, `op`, `activity` (of a gap: the one that ends it), `start_ns`, `is_idle` (a gap's)."""
     kernels: pl.DataFrame
     """The GPU's activities inside the window, one row each, in order of start, with all that is known of them, and `in_optimizer`."""
+    places: pl.Series
+    """Of each activity of the trace its row in `kernels`, null where it has none."""
     steps: int
     """Steps used, at least 1."""
     frameworks: tuple[str, ...]
@@ -62,12 +64,16 @@ class Case(NamedTuple):
 
     def lost_by(self, *conditions: pl.Expr) -> pl.DataFrame:
         """The unclaimed losses of the kernels for which all conditions hold, and of the gaps that these end."""
-        kernels = self.kernels.lazy().filter(*conditions).select("activity").collect()["activity"]
-        return self.lost(pl.col("activity").is_in(kernels.implode()))
+        is_such = self.kernels.select(pl.all_horizontal(*conditions)).to_series()
+        return self.lost(is_such.gather(self._rows(self.charges)))
 
     def with_kernels(self, losses: pl.DataFrame, *columns: str) -> pl.DataFrame:
         """The losses with these columns of their kernels."""
-        return losses.join(self.kernels.select("activity", *columns), on="activity", how="left", maintain_order="left")
+        return losses.hstack(self.kernels.select(pl.col(columns).gather(self._rows(losses))))
+
+    def _rows(self, losses: pl.DataFrame) -> pl.Series:
+        """The row in `kernels` of each loss."""
+        return self.places.gather(losses["activity"])
 
     def share(self, claims: pl.DataFrame) -> float:
         """Share of the window that these losses hold."""
@@ -94,6 +100,8 @@ def case_of(analysis: Analysis, limits: Limits) -> Case:
     kernels = by_activity(analysis.account.timeline.pieces)
     kernels = kernels if kernels["activity"].is_sorted() else kernels.sort("activity")
     kernels = kernels.with_columns(in_optimizer=_in_optimizer(analysis.trace, kernels))
+    nowhere = pl.repeat(None, len(analysis.trace.activities), dtype=pl.UInt32, eager=True)
+    places = nowhere.scatter(kernels["activity"], pl.int_range(len(kernels), dtype=pl.UInt32, eager=True))
     is_loss = (pl.col("time_ns") > 0) & (pl.col("wall") != "mfu")
     charges = (
         analysis.account.charges.with_row_index("row")
@@ -101,7 +109,7 @@ def case_of(analysis: Analysis, limits: Limits) -> Case:
         .drop("class")
     )
     charges = _named_by_what_follows(charges, kernels)
-    return Case(analysis, charges, kernels, max(1, _steps(analysis)), frameworks_of(analysis.trace), limits)
+    return Case(analysis, charges, kernels, places, max(1, _steps(analysis)), frameworks_of(analysis.trace), limits)
 
 
 def _named_by_what_follows(charges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -84,33 +84,33 @@ def contributors(
     """The largest contributors to `claims`, each with its worst instance, to be looked up in the trace: start and duration are its own."""
     by = ["name", "op", "cause"]
     words = [pl.col(name).cast(pl.String) for name in by]
-    lasting = pl.when("is_idle").then("time_ns").otherwise("duration_ns").alias("lasts_ns")
     top = (
         claims.group_by(by)
         .agg(pl.col("time_ns").sum(), count=pl.len())
         .sort(pl.col("time_ns").round(), *words, descending=[True, False, False, False])
         .head(most)
     )
-    worst = (
-        claims.select(*by, "number", "start_ns", "is_idle", lasting, longest_ns="time_ns")
-        .join(top, on=by, how="semi", nulls_equal=True)
-        .sort("longest_ns", "start_ns")
-        .group_by(by)
-        .agg(pl.col("is_idle").first(), pl.col("number", "start_ns", "lasts_ns").last())
-    )
-    sums = top.join(worst, on=by, nulls_equal=True, maintain_order="left").with_columns(*words)
-    return [
-        Evidence(
-            kind="idle" if is_idle else "activity",
-            name=" / ".join(part for part in (op, name) if part) or cause,
-            rank=rank,
-            step=number,
-            start_ns=start_ns,
-            duration_ns=round(lasts_ns),
-            count=count,
-            numbers={"total_ms": round(time_ns / 1e6, 3), "mfu_points": round(100 * time_ns / window_ns, 2)},
+    found = []
+    for name, op, cause, total_ns, count in top.with_columns(*words).iter_rows():
+        worst = _worst(claims, dict(zip(by, (name, op, cause), strict=True)))
+        found.append(
+            Evidence(
+                kind="idle" if worst["is_idle"] else "activity",
+                name=" / ".join(part for part in (op, name) if part) or cause,
+                rank=rank,
+                step=worst["number"],
+                start_ns=worst["start_ns"],
+                duration_ns=round(worst["time_ns"] if worst["is_idle"] else worst["duration_ns"]),
+                count=count,
+                numbers={"total_ms": round(total_ns / 1e6, 3), "mfu_points": round(100 * total_ns / window_ns, 2)},
+            )
         )
-        for name, op, cause, time_ns, count, is_idle, number, start_ns, lasts_ns in sums.select(
-            "name", "op", "cause", "time_ns", "count", "is_idle", "number", "start_ns", "lasts_ns"
-        ).iter_rows()
-    ]
+    return found
+
+
+def _worst(claims: pl.DataFrame, of: Mapping[str, str | None]) -> dict[str, Any]:
+    """The longest of the claims with these words, of several as long the last."""
+    such = [pl.col(column).eq_missing(pl.lit(word, pl.Categorical)) for column, word in of.items()]
+    own = claims.lazy().select("number", "start_ns", "time_ns", "is_idle", "duration_ns", *of).filter(*such)
+    longest = own.filter(pl.col("time_ns") == pl.col("time_ns").max()).collect()
+    return longest.sort("start_ns", maintain_order=True).row(-1, named=True)
