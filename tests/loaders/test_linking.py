@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.build import kernel, launch, launched, op, trace
 from trace_doctor.loaders import kineto
@@ -157,3 +160,22 @@ def test_nesting_agrees_with_the_profilers_own_ids(name: str, shared: Path) -> N
     pairs = launches.join(named, on="external")
     assert len(pairs) > 1000
     assert pairs.filter(pl.col("op") != pl.col("named")).is_empty()
+
+
+_IDS = st.one_of(st.none(), st.integers(-2, 6), st.integers((1 << 62) - 2, 1 << 62))
+_OWNED = st.tuples(st.integers(0, 1), _IDS)
+
+
+@given(calls=st.lists(_OWNED, max_size=8), kernels=st.lists(_OWNED, min_size=1, max_size=8))
+def test_an_activity_belongs_to_the_first_call_of_its_process_and_id(
+    calls: list[tuple[int, int | None]], kernels: list[tuple[int, int | None]]
+) -> None:
+    """Whatever the ids are: shared or not, in order or not, and however large."""
+    traced = trace(
+        *(launch(at, 1, correlation=number, thread=process) for at, (process, number) in enumerate(calls)),
+        *(kernel(100 + at, 1, correlation=number, process=process) for at, (process, number) in enumerate(kernels)),
+        threads=(0, 1),
+    )
+    traced = replace(traced, meta=replace(traced.meta, format="nsight"))  # the processes are known
+    ids = [owned if owned[1] and owned[1] > 0 else None for owned in kernels]
+    assert links(traced) == [calls.index(owned) if owned in calls else None for owned in ids]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
+import polars as pl
 import pytest
 
 from tests.loaders.exports import Row, call, copy, domain, export, gpu, kernel, nvtx, tid
@@ -58,6 +61,27 @@ def test_a_kernel_without_end_is_set_aside_and_counted(path: Path) -> None:
     trace = load(export(path, kernel(30, None, GEMM, 7), kernel(50, 60, GEMM, 8)))
     assert trace.activities["start_ns"].to_list() == [50]
     assert codes(trace) == ["impossible_timestamps"]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_parts_of_a_table_are_as_good_as_the_whole(path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Columns that hold one value in a part, in all parts, or all but the last row of one."""
+    streams, graphs = [7, 7, 7, 9, 9, None], [None, None, 5, 5, 5, 5]
+    records = [
+        Row("T", {"streamId": stream, "graphId": number, "name": name, "same": "odd"})
+        for stream, number, name in zip(streams, graphs, ["", None, "", "a", "", None], strict=True)
+    ]
+    file = export(path, kernel(30, 40, GEMM, 7), records)
+    monkeypatch.setattr(database, "PART_ROWS", rows)
+    parts = list(database.open_(file).fetch("T", ["streamId", "graphId", "same"], ["name"]))
+    assert [len(part) for part in parts] == [rows] * (6 // rows) + [6 % rows]
+    whole = pl.concat(parts)
+    assert whole.to_dict(as_series=False) == {
+        "streamId": streams,
+        "graphId": graphs,
+        "same": [0] * 6,
+        "name": [None, None, None, "a", None, None],
+    }
 
 
 def test_times_before_zero_are_times(path: Path) -> None:
@@ -286,8 +310,15 @@ def test_no_secret_of_the_environment_gets_into_an_error(path: Path, spoil: str)
 
 
 def test_tables_that_hold_the_environment_are_never_asked_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, rows = [], database._rows
-    monkeypatch.setattr(database, "_rows", lambda *arguments: (asked.append(arguments[1]), rows(*arguments))[1])
+    asked: list[str] = []
+    connected = database._connected
+
+    @contextmanager
+    def overheard(file: Path) -> Iterator[database.Query]:
+        with connected(file) as query:
+            yield lambda sql: (asked.append(sql), query(sql))[1]  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(database, "_connected", overheard)
     load(simulated(path))
     assert asked
     assert not [query for query in asked if "SYSTEM_ENV" in query or "META_DATA_CAPTURE" in query]

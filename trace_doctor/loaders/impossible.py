@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from trace_doctor.loaders import sparing
 from trace_doctor.trace import Warning
 
 OVERRUN_NS = 1_000_000
@@ -31,7 +32,6 @@ def remove(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
     Needs device, stream, start_ns, duration_ns, name and correlation.
     """
     warnings: list[Warning] = []
-    activities = activities.with_row_index("row")
     for code, sentence, step in (
         (
             "impossible_timestamps",
@@ -45,30 +45,38 @@ def remove(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
         if kept.height < activities.height:
             warnings.append(Warning(code, f"{sentence}: {activities.height - kept.height}"))
         activities = kept
-    activities, found = _clipped(activities.sort("start_ns", maintain_order=True))
-    return activities.drop("row"), warnings + found
+    activities, found = _clipped(activities)
+    return activities, warnings + found
 
 
 def _timed(activities: pl.DataFrame) -> pl.DataFrame:
-    """Those with times; a start at or below 0 counts where it is no farther from the others than they span."""
+    """Those with times, in their order; a start at or below 0 counts where it is no farther from the others than they span."""
     times = (pl.col(name).is_between(-LATEST_NS, LATEST_NS) for name in ("start_ns", "duration_ns"))
-    readable = activities.filter(*times)
-    begun = readable.filter(pl.col("start_ns") > 0)["start_ns"]
+    readable = sparing.in_order(sparing.keep(activities, *times), "start_ns")
+    begun = readable["start_ns"].filter(readable["start_ns"] > 0)
     if begun.is_empty():
         return readable
-    first_ns, span_ns = int(begun.min()), int(begun.max()) - int(begun.min())  # type: ignore[arg-type]
-    return readable.filter((pl.col("start_ns") > 0) | (first_ns - pl.col("start_ns") <= max(span_ns, NEAR_NS)))
+    first_ns, span_ns = int(begun[0]), int(begun[-1]) - int(begun[0])
+    return sparing.keep(readable, (pl.col("start_ns") > 0) | (first_ns - pl.col("start_ns") <= max(span_ns, NEAR_NS)))
 
 
 def _forward(activities: pl.DataFrame) -> pl.DataFrame:
-    return activities.filter(pl.col("duration_ns") >= 0)
+    return sparing.keep(activities, pl.col("duration_ns") >= 0)
 
 
 def _once(activities: pl.DataFrame) -> pl.DataFrame:
     what = ["start_ns", "device", "stream", "duration_ns", "name", "correlation"]
-    simultaneous = activities.select("row", *what).filter(pl.col("start_ns").is_duplicated())
-    repeated = simultaneous.filter(~simultaneous.select(what).is_unique()).filter(~pl.struct(what).is_first_distinct())
-    return activities.filter(~pl.col("row").is_in(repeated["row"].implode()))
+    start = activities["start_ns"]
+    is_simultaneous = ((start == start.shift(1)) | (start == start.shift(-1))).fill_null(value=False)
+    if not is_simultaneous.any():
+        return activities
+    simultaneous = activities.select(what).with_row_index("row").filter(is_simultaneous)
+    repeated = simultaneous.filter(~pl.struct(what).is_first_distinct())["row"]
+    return (
+        activities.with_row_index("row").filter(~pl.col("row").is_in(repeated.implode())).drop("row")
+        if len(repeated)
+        else activities
+    )
 
 
 def _clipped(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
@@ -81,28 +89,26 @@ def _clipped(activities: pl.DataFrame) -> tuple[pl.DataFrame, list[Warning]]:
         "GPU activities with impossible durations, running through many later ones of their stream, were clipped to the "
         f"next one's start: {overrun.height}; the longest: {name} on stream {stream}, {longest_ns / 1e6:.1f} ms"
     )
-    limits = activities.select("row").join(
-        overrun.select("row", "limit_ns"), on="row", how="left", maintain_order="left"
-    )
-    clipped = activities.with_columns(duration_ns=limits["limit_ns"].fill_null(activities["duration_ns"]))
-    return clipped, [Warning("impossible_durations", message)]
+    clipped = activities["duration_ns"].clone().scatter(overrun["row"], overrun["limit_ns"])
+    return activities.with_columns(clipped), [Warning("impossible_durations", message)]
 
 
 def _overrun(activities: pl.DataFrame) -> pl.DataFrame:
     """Those that outlast many later starts on their stream, though nothing lets them run beside these, with their limit."""
     stream, start, end = ["device", "stream"], pl.col("start_ns"), pl.col("start_ns") + pl.col("duration_ns")
-    ordered = activities.select("row", "correlation", "name", *stream, "start_ns", "duration_ns").sort(
-        *stream, "start_ns", maintain_order=True
-    )
-    is_followed = pl.struct(stream) == pl.struct(stream).shift(-OVERRUN_STARTS)
+    ordered = activities.select(*stream, "start_ns", "duration_ns").with_row_index("row")
+    if ordered.select((pl.col(name) != pl.col(name).first()).any() for name in stream).row(0) != (False, False):
+        ordered = ordered.sort(stream, maintain_order=True)
+    is_followed = pl.all_horizontal(pl.col(name) == pl.col(name).shift(-OVERRUN_STARTS) for name in stream)
     far = ordered.with_columns(limit_ns=start.shift(-1) - start).filter(
         is_followed & (end > start.shift(-OVERRUN_STARTS)) & (end - start.shift(-1) > OVERRUN_NS)
     )
+    far = far.with_columns(activities[name].gather(far["row"]) for name in ("name", "correlation"))
     if far.is_empty():
         return far
-    usual = ordered.group_by(stream).agg(usual_ns=pl.col("duration_ns").median())
-    namesakes = ordered.group_by("device", "name").agg(namesakes_ns=pl.col("duration_ns").median(), count=pl.len())
-    shared = ordered.group_by("device", "correlation").len().filter(pl.col("len") > 1)
+    usual = activities.group_by(stream).agg(usual_ns=pl.col("duration_ns").median())
+    namesakes = activities.group_by("device", "name").agg(namesakes_ns=pl.col("duration_ns").median(), count=pl.len())
+    shared = activities.group_by("device", "correlation").len().filter(pl.col("len") > 1)
     usual_ns = pl.when(pl.col("count") >= OVERRUN_NAMESAKES).then("namesakes_ns").otherwise("usual_ns")
     return (
         far.join(usual, on=stream)

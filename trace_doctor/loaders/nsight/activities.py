@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import polars as pl
 
 from trace_doctor.loaders.nsight import tables as export
 from trace_doctor.loaders.nsight.tables import Tables
+from trace_doctor.trace import ACTIVITY_KINDS
 
-_COMMON = ["start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid"]
+_QUEUE = ["globalPid", "deviceId", "contextId", "streamId"]
+_COMMON = ["start", "end", "correlationId", *_QUEUE]
 _NAMES = ["demangledName", "shortName"]
 _GRID, _BLOCK = ["gridX", "gridY", "gridZ"], ["blockX", "blockY", "blockZ"]
 # source: CUPTI's CUpti_ActivityMemcpyKind; the profiler's ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND
@@ -23,29 +26,54 @@ UNNAMED = "unnamed kernel"
 _MEMORIES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device", 6: "Managed"}
 
 
-def read(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
-    """All activities, with the columns of `trace.ACTIVITIES` that the tables tell, and owner, device_id and context_id.
+class Activities(NamedTuple):
+    """All activities of a file."""
 
-    `owner` is the process as the high part of its globalPid.
-    """
-    parts = [_kernels(tables, strings), _copies(tables), _sets(tables), _graphs(tables)]
+    rows: pl.DataFrame
+    """The columns of `trace.ACTIVITIES` that the tables tell, and queue: row of `queues`."""
+    queues: pl.DataFrame
+    """Where they ran: owner, device_id, context_id, stream. `owner` is the process as the high part of its globalPid."""
+
+
+Queues = dict[tuple[int | None, ...], int]
+"""The number of each queue met so far, that is of each combination of _QUEUE."""
+
+
+def read(tables: Tables, strings: pl.DataFrame) -> Activities:
+    """All activities."""
+    numbers: Queues = {}
+    parts = [
+        _kernels(tables, strings, numbers),
+        _copies(tables, numbers),
+        _sets(tables, numbers),
+        _graphs(tables, numbers),
+    ]
     together = pl.concat([part for part in parts if len(part)] or parts[:1], how="diagonal")
-    known = together["owner"].drop_nulls().unique()
-    return together.with_columns(pl.col("owner").fill_null(known[0] if len(known) == 1 else NOBODY))
+    queues = pl.DataFrame(
+        list(numbers), schema=dict.fromkeys(["globalPid", "device_id", "context_id", "stream"], pl.Int64), orient="row"
+    )
+    owner = pl.col("globalPid").floordiv(1 << 24)
+    known = queues.select(owner).to_series().drop_nulls().unique()
+    return Activities(
+        together,
+        queues.select(owner.fill_null(known[0] if len(known) == 1 else NOBODY).alias("owner"), pl.exclude("globalPid")),
+    )
 
 
-def _kernels(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
+def _kernels(tables: Tables, strings: pl.DataFrame, numbers: Queues) -> pl.DataFrame:
     columns = [*_COMMON, *_NAMES, *_GRID, *_BLOCK]
-    return export.read(tables, export.KERNEL, integers=columns, shrink=partial(_kernel_rows, strings=strings))
+    shrink = partial(_kernel_rows, strings=strings, numbers=numbers)
+    return export.read(tables, export.KERNEL, integers=columns, shrink=shrink)
 
 
-def _kernel_rows(kernels: pl.DataFrame, *, strings: pl.DataFrame) -> pl.DataFrame:
+def _kernel_rows(kernels: pl.DataFrame, *, strings: pl.DataFrame, numbers: Queues) -> pl.DataFrame:
     full, short = (export.named(kernels[name], strings) for name in _NAMES)
     launch = kernels.select(_GRID + _BLOCK)
     shapes = launch.unique().with_columns(_triple(_GRID).alias("grid"), _triple(_BLOCK).alias("block"))
     placed = launch.join(shapes, on=_GRID + _BLOCK, how="left", nulls_equal=True, maintain_order="left")
     return _placed(
         kernels,
+        numbers,
         name=_filled(full, short) if full.null_count() else full,
         kind="compute",
         grid=placed["grid"],
@@ -62,7 +90,7 @@ def _triple(columns: list[str]) -> pl.Expr:
     return pl.format("[{}, {}, {}]", *columns).cast(pl.Categorical)
 
 
-def _copies(tables: Tables) -> pl.DataFrame:
+def _copies(tables: Tables, numbers: Queues) -> pl.DataFrame:
     """Copies, named as Kineto names them: Memcpy HtoD (Pageable -> Device)."""
     copies = export.read(tables, export.COPY, integers=[*_COMMON, "bytes", "copyKind", "srcKind", "dstKind"])
     kinds = copies.select("copyKind", "srcKind", "dstKind").unique()
@@ -71,36 +99,45 @@ def _copies(tables: Tables) -> pl.DataFrame:
         name=pl.format("Memcpy {} ({} -> {})", _word("copyKind", _DIRECTIONS, "unknown"), source, target)
     )
     found = copies.join(named, on=kinds.columns, how="left", nulls_equal=True, maintain_order="left")
-    return _placed(copies, name=found["name"].cast(pl.Categorical), kind="copy", bytes=copies["bytes"])
+    return _placed(copies, numbers, name=found["name"].cast(pl.Categorical), kind="copy", bytes=copies["bytes"])
 
 
 def _word(column: str, words: dict[int, str], otherwise: str) -> pl.Expr:
     return pl.col(column).replace_strict(words, default=otherwise, return_dtype=pl.String).fill_null(otherwise)
 
 
-def _sets(tables: Tables) -> pl.DataFrame:
+def _sets(tables: Tables, numbers: Queues) -> pl.DataFrame:
     sets = export.read(tables, export.SET, integers=[*_COMMON, "bytes"])
-    return _placed(sets, name=_constant("Memset (Device)", sets), kind="set", bytes=sets["bytes"])
+    return _placed(sets, numbers, name=_constant("Memset (Device)", sets), kind="set", bytes=sets["bytes"])
 
 
-def _graphs(tables: Tables) -> pl.DataFrame:
+def _graphs(tables: Tables, numbers: Queues) -> pl.DataFrame:
     """Launches of whole graphs: in graph mode, the default, the profiler records no kernel inside."""
     graphs = export.read(tables, export.GRAPH, integers=[*_COMMON, "graphId"])
-    return _placed(graphs, name=_constant("CUDA graph (kernels not recorded)", graphs), kind="graph")
+    return _placed(graphs, numbers, name=_constant("CUDA graph (kernels not recorded)", graphs), kind="graph")
 
 
 def _constant(text: str, like: pl.DataFrame) -> pl.Series:
     return pl.repeat(text, len(like), dtype=pl.Categorical, eager=True)
 
 
-def _placed(rows: pl.DataFrame, *, name: pl.Series, kind: str, **more: pl.Series) -> pl.DataFrame:
+def _placed(rows: pl.DataFrame, numbers: Queues, *, name: pl.Series, kind: str, **more: pl.Series) -> pl.DataFrame:
     return rows.select(
-        pl.col("globalPid").floordiv(1 << 24).alias("owner"),
-        pl.col("deviceId").alias("device_id"),
-        pl.col("contextId").alias("context_id"),
-        pl.col("streamId").alias("stream"),
         pl.col("start").alias("start_ns"),
         (pl.col("end") - pl.col("start")).alias("duration_ns"),
         pl.col("correlationId").alias("correlation"),
-        pl.lit(kind).alias("kind"),
-    ).with_columns(name.alias("name"), *(series.alias(column) for column, series in more.items()))
+        pl.lit(kind, ACTIVITY_KINDS).alias("kind"),
+    ).with_columns(
+        _numbered(rows.select(_QUEUE), numbers),
+        name.alias("name"),
+        *(series.alias(column) for column, series in more.items()),
+    )
+
+
+def _numbered(queues: pl.DataFrame, numbers: Queues) -> pl.Series:
+    """The number of each row's queue; new ones are added to `numbers`."""
+    met = queues.unique(maintain_order=True)
+    met = met.with_columns(
+        queue=pl.Series([numbers.setdefault(queue, len(numbers)) for queue in met.iter_rows()], dtype=pl.UInt32)
+    )
+    return queues.join(met, on=_QUEUE, how="left", nulls_equal=True, maintain_order="left")["queue"]

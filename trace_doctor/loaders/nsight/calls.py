@@ -6,8 +6,10 @@ from functools import partial
 
 import polars as pl
 
+from trace_doctor.loaders import sparing
 from trace_doctor.loaders.nsight import tables as export
 from trace_doctor.loaders.nsight.tables import Tables
+from trace_doctor.loaders.nsight.threads import owner_of
 
 _SPAN = ["start", "end", "globalTid"]
 # source: CUPTI's CUpti_ActivityOverheadKind. The driver's own work (2, 6, 7) costs without a profiler too.
@@ -27,12 +29,25 @@ def read(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
     """
     columns = [*_SPAN, "correlationId", "nameId"]
     calls = export.read(tables, export.RUNTIME, integers=columns, shrink=partial(_call_rows, strings=strings))
-    calls = calls.sort("start_ns", pl.col("duration_ns").fill_null(1 << 62), descending=[False, True])
-    twin = pl.struct(pl.col("tid").floordiv(1 << 24), "correlation")
-    is_known = pl.col("correlation") > 0
-    if calls.filter(is_known).select(twin.is_duplicated().any()).item():
-        calls = calls.filter(~is_known.fill_null(value=False) | twin.is_first_distinct())
+    calls = _outer_first(calls)
+    is_known = (pl.col("correlation") > 0).fill_null(value=False)
+    known = calls.select(pl.col("correlation").filter(is_known), owner=owner_of(pl.col("tid")).filter(is_known))
+    if any(_repeats(ids["correlation"]) for ids in known.partition_by("owner")):
+        calls = calls.filter(~is_known | pl.struct(owner_of(pl.col("tid")), "correlation").is_first_distinct())
     return calls
+
+
+def _outer_first(calls: pl.DataFrame) -> pl.DataFrame:
+    """In the order of their start, of those that start together the longest first."""
+    start, length = pl.col("start_ns"), pl.col("duration_ns").fill_null(1 << 62)
+    follows = (start > start.shift(1)) | ((start == start.shift(1)) & (length <= length.shift(1)))
+    is_ordered = calls.select(follows.all()).item()
+    return calls if is_ordered else calls.sort(start, length, descending=[False, True])
+
+
+def _repeats(ids: pl.Series) -> bool:
+    ordered = ids.sort()  # they are nearly in order, so this costs less than a table of them
+    return bool((ordered == ordered.shift(1)).any())
 
 
 def _call_rows(rows: pl.DataFrame, *, strings: pl.DataFrame) -> pl.DataFrame:
@@ -68,4 +83,4 @@ def _spans(rows: pl.DataFrame, names: pl.Series, *more: pl.Expr) -> pl.DataFrame
         (pl.col("end") - pl.col("start")).alias("duration_ns"),
         *(column.alias("correlation") for column in more),
     )
-    return spans.with_columns(names.alias("name")).filter(pl.col("start_ns").is_not_null())
+    return sparing.keep(spans.with_columns(names.alias("name")), pl.col("start_ns").is_not_null())

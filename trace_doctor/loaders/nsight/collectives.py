@@ -7,7 +7,9 @@ from typing import Annotated, NamedTuple
 import msgspec
 import polars as pl
 
+from trace_doctor.loaders.nsight.activities import Activities
 from trace_doctor.loaders.nsight.threads import owner_of
+from trace_doctor.trace import COLLECTIVES, empty
 
 _RANKS, _RANK, _SIZE, _COMMUNICATOR = "No. of ranks", "Rank", "Message size [bytes]", "NCCL communicator ID"
 _COLLECTIVE = (
@@ -42,16 +44,18 @@ def job(ranges: pl.DataFrame) -> Job:
     return Job(ranks[0] if len(ranks) == 1 else None, opened["ranks"][0])
 
 
-def told(activities: pl.DataFrame, calls: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+def told(activities: Activities, calls: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
     """The collective of each kernel that was launched inside NCCL's range of one, with columns of `trace.COLLECTIVES`.
 
     A kernel belongs to the last collective begun on its thread before its launch call, if that lies inside; sizes are bytes.
-    `activities` need activity, owner and correlation, `calls` tid, start_ns and correlation. `sequence` counts the calls of a
+    `activities` need activity, queue and correlation, `calls` tid, start_ns and correlation. `sequence` counts the calls of a
     communicator on each process, so that the ranks' calls pair.
     """
     every = _told(ranges)
     of_groups = every.drop_nulls("ranks").unique("communicator").select("communicator", group_size="ranks")
     begun = every.filter(pl.col("name").cast(pl.String).str.contains(_COLLECTIVE)).sort("start_ns")
+    if begun.is_empty():
+        return empty(COLLECTIVES)
     begun = begun.with_columns(
         sequence=pl.int_range(pl.len()).over(owner_of(pl.col("tid")), "communicator"),
         end_ns=pl.col("start_ns") + pl.col("duration_ns"),
@@ -59,7 +63,8 @@ def told(activities: pl.DataFrame, calls: pl.DataFrame, ranges: pl.DataFrame) ->
     launches = calls.select("tid", "correlation", at_ns="start_ns", owner=owner_of(pl.col("tid"))).sort("at_ns")
     inside = launches.join_asof(begun, left_on="at_ns", right_on="start_ns", by="tid", check_sortedness=False)
     inside = inside.filter(pl.col("at_ns") <= pl.col("end_ns")).join(of_groups, on="communicator", how="left")
-    kernels = activities.filter(pl.col("kind") == "compute").select("activity", "owner", "correlation")
+    kernels = activities.rows.filter(pl.col("kind") == "compute").select("activity", "queue", "correlation")
+    kernels = kernels.with_columns(owner=activities.queues["owner"].gather(kernels["queue"]))
     # NCCL tells the bytes of one rank: what it gives, or of a reduce-scatter what it takes
     takes = pl.col("name").str.contains("ReduceScatter")
     return (

@@ -35,10 +35,10 @@ class Devices(NamedTuple):
     """GPUs that the profiler lists for the machine."""
 
 
-def find(tables: Tables, activities: pl.DataFrame) -> Devices:
-    """Numbers the devices that the activities name, and describes them."""
+def find(tables: Tables, queues: pl.DataFrame) -> Devices:
+    """Numbers the devices of the queues (owner, device_id), and describes them."""
     gpus, mapping = _gpus(tables), _mapping(tables)
-    pairs = activities.select("owner", "device_id").unique().sort("device_id", "owner", nulls_last=True).rows()
+    pairs = queues.select("owner", "device_id").unique().sort("device_id", "owner", nulls_last=True).rows()
     places: dict[Any, int] = {}
     rows: list[tuple[int, int, int]] = []
     for owner, ordinal in pairs:

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_doctor.errors import NothingToAnalyzeError
-from trace_doctor.loaders import impossible, naming
+from trace_doctor.loaders import impossible, naming, sparing
 from trace_doctor.loaders.nsight import activities as gpu
 from trace_doctor.loaders.nsight import calls as host_calls
 from trace_doctor.loaders.nsight import collectives, database, devices, diagnostics, folder, metrics, nvtx, threads
@@ -39,26 +39,29 @@ def load(path: Path, *, report: Path | None = None) -> Trace:
 
 def _loaded(path: Path, tables: Tables) -> Trace:
     strings = export.strings(tables)
-    activities = gpu.read(tables, strings)
+    activities, queues = gpu.read(tables, strings)
     _refuse_idle(path, tables, activities)
-    calls, overheads, ranges = (
-        host_calls.read(tables, strings),
-        host_calls.overheads(tables, strings),
-        nvtx.read(tables, strings),
-    )
-    host = threads.find(tables, strings, activities["owner"], [part["tid"] for part in (calls, overheads, ranges)])
-    found = devices.find(tables, activities)
-    activities, impossibles = impossible.remove(_placed(activities, host, found))
+    calls, overheads = host_calls.read(tables, strings), host_calls.overheads(tables, strings)
+    ranges = nvtx.read(tables, strings)
+    host = threads.find(tables, strings, queues["owner"], [part["tid"] for part in (calls, overheads, ranges)])
+    found = devices.find(tables, queues)
+    activities, impossibles = impossible.remove(_placed(activities, queues, host, found))
     if activities.is_empty():
         msg = "no GPU activity in the export that has a possible time"
         raise NothingToAnalyzeError(msg, where=str(path), hint="export the report again, or record it again")
     activities = activities.with_row_index("activity")
     end_ns = _end_ns(activities, calls, ranges)
-    job = collectives.job(ranges)
-    is_op = ranges["is_op"] | ranges["is_library"]
-    ops, named = ranges.filter(is_op), ranges.filter(~is_op).with_columns(kind=pl.lit("user"))
-    annotations = pl.concat([named.select(overheads.columns), overheads.with_columns(pl.col("name"))])
-    sampled = metrics.read(tables, found.by_metrics_id)
+    job, told = collectives.job(ranges), collectives.told(gpu.Activities(activities, queues), calls, ranges)
+    has_ops = bool(ranges["is_op"].any())
+    # what is in its final form replaces what it was made from, so that little is held twice
+    activities = conform(activities, "activities")
+    calls = conform(_on_threads(calls, host, end_ns).with_row_index("call").with_columns(kind=pl.lit("other")), "calls")
+    is_op = pl.col("is_op") | pl.col("is_library")
+    named = ranges.filter(~is_op).with_columns(kind=pl.lit("user")).select(overheads.columns)
+    ranges = _on_threads(
+        sparing.keep(ranges, is_op).select("tid", "start_ns", "duration_ns", "name", "sequence", "shapes"), host, end_ns
+    )
+    ops = conform(ranges.with_row_index("op"), "ops")
     meta = Meta(
         path=str(path),
         format="nsight",
@@ -71,20 +74,18 @@ def _loaded(path: Path, tables: Tables) -> Trace:
         processes=host.processes,
         threads=host.threads,
         has_shapes=ops["shapes"].null_count() < len(ops),
-        has_ops=bool(ranges["is_op"].any()),
+        has_ops=has_ops,
         tables_missing=tuple(_missing(tables, ops)),
         warnings=(*impossibles, *_opaque(activities), *diagnostics.read(tables)),
     )
     return Trace(
         meta=meta,
-        activities=conform(activities, "activities"),
-        ops=conform(_on_threads(ops, host, end_ns).with_row_index("op"), "ops"),
-        calls=conform(
-            _on_threads(calls, host, end_ns).with_row_index("call").with_columns(kind=pl.lit("other")), "calls"
-        ),
-        annotations=conform(_on_threads(annotations, host, end_ns), "annotations"),
-        collectives=conform(collectives.told(activities, calls, ranges), "collectives"),
-        metrics=conform(sampled, "metrics"),
+        activities=activities,
+        ops=ops,
+        calls=calls,
+        annotations=conform(_on_threads(pl.concat([named, overheads]), host, end_ns), "annotations"),
+        collectives=conform(told, "collectives"),
+        metrics=conform(metrics.read(tables, found.by_metrics_id), "metrics"),
     )
 
 
@@ -100,33 +101,40 @@ def _refuse_idle(path: Path, tables: Tables, activities: pl.DataFrame) -> None:
     raise NothingToAnalyzeError(why + told, where=str(path), hint=_RECORD)
 
 
-def _placed(activities: pl.DataFrame, host: threads.Host, found: devices.Devices) -> pl.DataFrame:
+def _placed(activities: pl.DataFrame, queues: pl.DataFrame, host: threads.Host, found: devices.Devices) -> pl.DataFrame:
     """Activities with their process and device, and streams that differ where their contexts do."""
-    placed = activities.join(host.owners, on="owner", how="left", maintain_order="left").join(
+    placed = queues.join(host.owners, on="owner", how="left", maintain_order="left").join(
         found.numbers, on=["owner", "device_id"], how="left", nulls_equal=True, maintain_order="left"
     )
     queue = ["device", "stream", "owner", "context_id"]
-    queues = placed.select(queue).unique().sort(queue)
     # a stream's number counts within its context only
-    numbered = queues.with_columns(
-        stream_number=pl.col("stream") + (1 << 32) * pl.int_range(pl.len()).over("device", "stream")
+    numbered = (
+        placed.select(queue)
+        .unique()
+        .sort(queue)
+        .with_columns(stream_number=pl.col("stream") + (1 << 32) * pl.int_range(pl.len()).over("device", "stream"))
     )
-    return placed.join(numbered, on=queue, how="left", nulls_equal=True, maintain_order="left").with_columns(
-        stream="stream_number"
+    placed = placed.join(numbered, on=queue, how="left", nulls_equal=True, maintain_order="left")
+    where = activities["queue"]
+    return activities.with_columns(
+        placed["process"].gather(where),
+        placed["device"].gather(where),
+        placed["stream_number"].gather(where).alias("stream"),
     )
 
 
 def _on_threads(frame: pl.DataFrame, host: threads.Host, end_ns: int) -> pl.DataFrame:
     """Host ranges of the processes that drive a GPU, with their thread's number; open ones last until the end."""
+    tids, numbers = host.numbers.get_columns()
+    thread = pl.col("tid").replace_strict(tids, numbers, default=None, return_dtype=numbers.dtype)
     is_time = (
         pl.col(name).is_between(-impossible.LATEST_NS, impossible.LATEST_NS) for name in ("start_ns", "duration_ns")
     )
-    return (
-        frame.join(host.numbers, on="tid", maintain_order="left")
-        .with_columns(duration_ns=pl.col("duration_ns").fill_null(end_ns - pl.col("start_ns")).clip(lower_bound=0))
-        .filter(*is_time)
-        .sort("start_ns", maintain_order=True)
+    placed = frame.drop("tid").with_columns(
+        frame.select(thread=thread).to_series(),
+        duration_ns=pl.col("duration_ns").fill_null(end_ns - pl.col("start_ns")).clip(lower_bound=0),
     )
+    return sparing.in_order(sparing.keep(placed, pl.col("thread").is_not_null(), *is_time), "start_ns")
 
 
 def _end_ns(*frames: pl.DataFrame) -> int:

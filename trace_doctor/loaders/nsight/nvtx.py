@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from trace_doctor.loaders import sparing
 from trace_doctor.loaders.nsight import tables as export
 from trace_doctor.loaders.nsight.tables import Tables
 from trace_doctor.loaders.nsight.threads import owner_of
@@ -20,7 +21,7 @@ from trace_doctor.trace import matches
 
 # source: NVTX event types as ENUM_NSYS_EVENT_TYPE names them
 _PUSH_POP, _START_END, _DOMAIN = 59, 60, 75
-_NOTES = r"(?s), (?:seq|op_id|sizes|input_op_ids) = .*$"
+_NOTES = r", (?:seq|op_id|sizes|input_op_ids) = "
 _SEQUENCE = r", seq = (\d{1,18})"
 _SIZES = r", sizes = (\[.*?\])(?:, input_op_ids = |$)"
 _OP = r"^\w+::"
@@ -40,7 +41,7 @@ def read(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
     domains = rows.filter(is_domain).select(
         "domain_id", owner=owner_of(pl.col("tid")), domain=pl.col("name").cast(pl.String)
     )
-    ranges = (rows.filter(~is_domain) if is_domain.any() else rows).drop("is_domain")
+    ranges = sparing.keep(rows, ~pl.col("is_domain")).drop("is_domain")
     is_library = _of_libraries(ranges, domains)
     return ranges.drop("domain_id").with_columns(
         is_op=pl.col("is_noted") | matches(ranges["name"], _OP), is_library=is_library
@@ -50,29 +51,25 @@ def read(tables: Tables, strings: pl.DataFrame) -> pl.DataFrame:
 def _shrunk(part: pl.DataFrame, *, strings: pl.DataFrame) -> pl.DataFrame:
     """A part of the table: the ranges and the rows that name domains, texts taken apart so that what repeats is held once."""
     text = pl.col("text")
-    wanted = part.filter(pl.col("eventType").is_in([_PUSH_POP, _START_END, _DOMAIN]) & pl.col("start").is_not_null())
-    noted = wanted.with_columns(is_noted=text.str.contains(_NOTES).fill_null(value=False))
-    name, payload = (_named(wanted, *columns, strings) for columns in (("text", "textId"), ("jsonText", "jsonTextId")))
-    plain = pl.when("is_noted").then(text.str.replace(_NOTES, "")).otherwise(name)
-    return noted.select(
-        "is_noted",
+    wanted = sparing.keep(
+        part, pl.col("eventType").is_in([_PUSH_POP, _START_END, _DOMAIN]), pl.col("start").is_not_null()
+    )
+    wanted = wanted.with_columns(notes=text.str.find(_NOTES))
+    is_noted = pl.col("notes").is_not_null()
+    plain = text.cast(pl.Binary).bin.slice(0, pl.col("notes")).cast(pl.String)
+    shrunk = wanted.select(
+        is_noted=is_noted,
         tid="globalTid",
         start_ns="start",
         duration_ns=pl.col("end") - pl.col("start"),
         domain_id=pl.col("domainId").cast(pl.UInt32, strict=False),
         is_domain=pl.col("eventType") == _DOMAIN,
-        name=plain.cast(pl.Categorical),
-        sequence=pl.when("is_noted").then(text.str.extract(_SEQUENCE)).cast(pl.Int64),
-        shapes=pl.when("is_noted").then(text.str.extract(_SIZES)).cast(pl.Categorical),
-        payload=payload.cast(pl.Categorical),
-    ).filter(pl.col("name").is_not_null())
-
-
-def _named(rows: pl.DataFrame, text: str, number: str, strings: pl.DataFrame) -> pl.Series:
-    """The text itself, else the string that the id names."""
-    if rows[number].null_count() == len(rows):
-        return rows[text]
-    return rows[text].fill_null(export.named(rows[number], strings).cast(pl.String))
+        name=plain.cast(pl.Categorical).fill_null(export.named(wanted["textId"], strings)),
+        sequence=pl.when(is_noted).then(text.str.extract(_SEQUENCE)).cast(pl.Int64),
+        shapes=pl.when(is_noted).then(text.str.extract(_SIZES)).cast(pl.Categorical),
+        payload=pl.col("jsonText").cast(pl.Categorical).fill_null(export.named(wanted["jsonTextId"], strings)),
+    )
+    return sparing.keep(shrunk, pl.col("name").is_not_null())
 
 
 def _of_libraries(ranges: pl.DataFrame, domains: pl.DataFrame) -> pl.Series:
@@ -81,13 +78,11 @@ def _of_libraries(ranges: pl.DataFrame, domains: pl.DataFrame) -> pl.Series:
     named = domains.unique(["owner", "domain_id"], keep="first").with_columns(
         by_domain=pl.col("domain").str.to_lowercase().is_in(known)
     )
-    is_default = ranges["domain_id"].fill_null(0) == 0
-    if is_default.all():
-        return ~is_default
-    placed = ranges.select("domain_id", owner=owner_of(pl.col("tid")))
-    by_domain = placed.join(named, on=["owner", "domain_id"], how="left", maintain_order="left")["by_domain"]
-    by_name = matches(ranges["name"], _libraries()["names"]) & ~is_default
-    return by_domain.fill_null(by_name) & ~is_default
+    in_domain = ranges.with_row_index("row").filter(pl.col("domain_id") > 0)
+    in_domain = in_domain.select("row", "domain_id", "name", owner=owner_of(pl.col("tid")))
+    by_domain = in_domain.join(named, on=["owner", "domain_id"], how="left", maintain_order="left")["by_domain"]
+    is_library = pl.repeat(value=False, n=len(ranges), dtype=pl.Boolean, eager=True)
+    return is_library.scatter(in_domain["row"], by_domain.fill_null(matches(in_domain["name"], _libraries()["names"])))
 
 
 @cache

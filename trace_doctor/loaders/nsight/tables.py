@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from trace_doctor.loaders import sparing
+
 Fetch = Callable[[str, Sequence[str], Sequence[str]], Iterator[pl.DataFrame]]
 """(table, integer columns, text columns) -> the rows, in parts."""
 KERNEL, COPY, SET, GRAPH = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"))
@@ -55,7 +57,7 @@ def read(
     parts = tables.fetch(table, [c for c in integers if c in there], [c for c in texts if c in there]) if there else ()
     missing = [pl.lit(None, dtype).alias(column) for column, dtype in schema.items() if column not in there]
     shrunk = [shrink(part.with_columns(missing).select(list(schema))) for part in parts]
-    return pl.concat(shrunk, rechunk=True) if shrunk else shrink(pl.DataFrame(schema=schema))
+    return sparing.stacked(shrunk) if shrunk else shrink(pl.DataFrame(schema=schema))
 
 
 def strings(tables: Tables) -> pl.DataFrame:
