@@ -23,6 +23,11 @@ NO_GROUP = {
     "annotation": "(outside every annotation)",
 }
 HALF_KNOWN = 0.5
+MEMBERS = [
+    *("activity", "op_name", "duration_ns", "kind", "family", "tensor", "ran_in", "flops", "bytes_moved"),
+    *("kernel_peak_flops", "end_ns", "length_ns", "exclusive_ns", "visible_ns", "overlapped_ns", "part"),
+]
+"""What is read of a piece, and what its activity sums up."""
 
 
 def kernel_table(analyses: Sequence[Analysis], options: Options) -> Kernels:
@@ -72,7 +77,7 @@ def best_share(analysis: Analysis) -> float | None:
 
 def _members(analysis: Analysis, options: Options) -> pl.DataFrame:
     """One row per activity with its group's name, its work and its roofs; FLOPs are those of its own shapes."""
-    pieces = by_activity(analysis.account.timeline.pieces)
+    pieces = by_activity(analysis.account.timeline.pieces.select(MEMBERS))
     names = scope(analysis.trace, options.group_by).gather(pieces["activity"])
     if options.group_by == "module":
         names = names.cast(pl.String).str.strip_prefix(MODULE_PREFIX).str.replace(MODULE_INSTANCE, "")

@@ -13,6 +13,7 @@ from trace_doctor.classifiers.timeline import COMMUNICATION
 from trace_doctor.report import Collective, Counts, Gpu, LedgerRow, Memory, Partition, Spread
 
 MANY_COLLECTIVES = 50
+SIGNATURE = ["operation", "group", "group_size", "message_bytes"]
 
 
 def mean_partition(parts: Sequence[Partition], window_ns: int) -> Partition:
@@ -63,12 +64,12 @@ def fullest_memory(gpus: Sequence[Gpu]) -> Memory | None:
 
 def collectives(analyses: Sequence[Analysis]) -> list[Collective]:
     """The collectives by operation, group and size, most exposed first."""
-    pieces = pl.concat(
-        [a.account.timeline.pieces.filter(pl.col("class") == COMMUNICATION) for a in analyses], how="diagonal_relaxed"
-    )
+    columns = ["class", "activity", "duration_ns", "exclusive_ns", *SIGNATURE, "wire_bytes", "expected_bandwidth"]
+    of_gpus = [a.account.timeline.pieces.select(columns).filter(pl.col("class") == COMMUNICATION) for a in analyses]
+    pieces = pl.concat(of_gpus, how="diagonal_relaxed")
     rate = 1e9 / pl.col("duration_ns").clip(lower_bound=1)
     grouped = (
-        pieces.group_by("operation", "group", "group_size", "message_bytes")
+        pieces.group_by(SIGNATURE)
         .agg(
             count=pl.col("activity").n_unique(),
             median=pl.col("duration_ns").median(),

@@ -61,7 +61,7 @@ def memory_bandwidth(analysis: Analysis) -> Utilisation:
     pieces = analysis.account.timeline.pieces
     kernels = pieces.select("class", "bytes_moved", "length_ns", "part").filter(pl.col("class") <= COMPUTE)
     copies = pieces.select("class", "kind", "name", "bytes", "part").filter(pl.col("class") == COPY)
-    twice = 1 + ((pl.col("kind") == "copy") & (direction() == "d2d")).cast(pl.Int64)  # read and written
+    twice = 1 + ((pl.col("kind") == "copy") & _goes(copies, "d2d")).cast(pl.Int64)  # read and written
     moved = _sum(kernels, pl.col("bytes_moved"), "the bytes of most kernels are not known")
     if moved.total is not None:
         moved = Moved(moved.total + float(copies.select((pl.col("bytes") * twice * pl.col("part")).sum()).item()))
@@ -70,9 +70,10 @@ def memory_bandwidth(analysis: Analysis) -> Utilisation:
 
 def pcie(analysis: Analysis) -> Utilisation:
     """Bytes of the copies between host and GPU, in the busier direction, ÷ window ÷ bandwidth of PCIe (B/s, one direction)."""
-    copies = analysis.account.timeline.pieces.filter(pl.col("kind") == "copy")
+    pieces = analysis.account.timeline.pieces.select("kind", "name", "bytes", "length_ns", "part")
+    copies = pieces.filter(pl.col("kind") == "copy")
     ways = [
-        _sum(copies.filter(direction() == way), pl.col("bytes"), "the copies' sizes are not recorded")
+        _sum(copies.filter(_goes(copies, way)), pl.col("bytes"), "the copies' sizes are not recorded")
         for way in ("h2d", "d2h")
     ]
     unknown = next((way for way in ways if way.total is None), None)
@@ -82,13 +83,21 @@ def pcie(analysis: Analysis) -> Utilisation:
     )
 
 
+def _goes(copies: pl.DataFrame, way: str) -> pl.Series:
+    """Whether each copy goes this way, which each distinct name is asked once."""
+    names = copies.select(pl.col("name").unique()).filter(direction() == way)["name"]
+    return copies["name"].is_in(names.implode(), nulls_equal=True)
+
+
 def links(analysis: Analysis) -> list[Utilisation]:
     """Bytes that the collectives put on the wire ÷ window, against the links inside the machine; none without collectives.
 
     Bytes as nccl-tests counts them for the bus bandwidth. What leaves the machine is `network`, whose bandwidth no trace tells.
     """
     pieces, meta, device = analysis.account.timeline.pieces, analysis.trace.meta, analysis.device
-    collectives = pieces.filter(pl.col("class") == COMMUNICATION)
+    collectives = pieces.select("class", "group_size", "wire_bytes", "length_ns", "part").filter(
+        pl.col("class") == COMMUNICATION
+    )
     size = pl.col("group_size").fill_null(pl.lit(meta.world_size, pl.Int64))
     stays = (size <= pl.lit(meta.node_devices, pl.Int64)).fill_null(value=True)
     unsized = "the sizes of the collectives are not recorded"

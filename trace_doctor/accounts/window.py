@@ -105,7 +105,9 @@ def with_steps(rows: Sequence[LedgerRow], steps: Sequence[Step], analyses: Seque
 def charges_by_step(analysis: Analysis) -> pl.DataFrame:
     """Every charge with its step: number, wall, cause, name, time_ns; those of a kernel that a border cuts in parts."""
     pieces = analysis.account.timeline.pieces.select("activity", "number", "exclusive_ns")
-    pieces = pieces.filter(pl.col("activity").is_duplicated())
+    # the pieces of an activity stand side by side
+    goes_on = pl.col("activity") == pl.col("activity").shift(-1)
+    pieces = pieces.filter((goes_on | goes_on.shift(1)).fill_null(value=False))
     whole, parts = pl.col("exclusive_ns").sum().over("activity"), pl.len().over("activity")
     cut = pieces.select(
         "activity", at="number", share=pl.when(whole > 0).then(pl.col("exclusive_ns") / whole).otherwise(1 / parts)
@@ -114,11 +116,10 @@ def charges_by_step(analysis: Analysis) -> pl.DataFrame:
     charges = analysis.account.charges.select("class", "activity", *columns)
     if cut.is_empty():
         return charges.select(columns)
-    busy = charges.filter(pl.col("class") != IDLE).join(cut, on="activity", how="left")
-    busy = busy.with_columns(
-        number=pl.coalesce("at", "number"), time_ns=pl.col("time_ns") * pl.col("share").fill_null(1.0)
-    )
-    return pl.concat([charges.filter(pl.col("class") == IDLE).select(columns), busy.select(columns)])
+    is_cut = charges["activity"].is_in(cut["activity"].implode()).fill_null(value=False) & (charges["class"] != IDLE)
+    divided = charges.filter(is_cut).drop("number").join(cut.rename({"at": "number"}), on="activity")
+    divided = divided.with_columns(pl.col("time_ns") * pl.col("share"))
+    return pl.concat([charges.filter(~is_cut).select(columns), divided.select(columns)])
 
 
 def _differences(cells: pl.DataFrame, slow: Step, median: Step) -> list[StepDifference]:

@@ -14,6 +14,7 @@ from trace_doctor.options import Limits
 from trace_doctor.trace import Trace, matches
 
 OPTIMIZER_RANGE = r"(?i)^(## ?)?optimi[sz]er\.step|^optimi[sz]er[_ .-]?step\b|^(## ?)?\w*optimi[sz]er[\w. -]*step"
+COMPILED = r"^triton_|^Torch-Compiled Region|^CompiledFunction"
 UNNAMED = r"^\(between recorded ranges\)$|^ProfilerStep#"
 """Host time of which no range says what it is."""
 
@@ -31,6 +32,8 @@ class Case(NamedTuple):
     """Of each activity of the trace its row in `kernels`, null where it has none."""
     steps: int
     """Steps used, at least 1."""
+    is_compiled: bool
+    """Whether torch.compile made some of the kernels or ranges."""
     frameworks: tuple[str, ...]
     """Whose snippets fit, the most specific first."""
     limits: Limits
@@ -109,7 +112,16 @@ def case_of(analysis: Analysis, limits: Limits) -> Case:
         .drop("class")
     )
     charges = _named_by_what_follows(charges, kernels)
-    return Case(analysis, charges, kernels, places, max(1, _steps(analysis)), frameworks_of(analysis.trace), limits)
+    return Case(
+        analysis,
+        charges,
+        kernels,
+        places,
+        max(1, _steps(analysis)),
+        _is_compiled(analysis.trace, kernels),
+        frameworks_of(analysis.trace),
+        limits,
+    )
 
 
 def _named_by_what_follows(charges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -133,6 +145,11 @@ def _steps(analysis: Analysis) -> int:
     return spans["number"].drop_nulls().n_unique()
 
 
+def _is_compiled(trace: Trace, kernels: pl.DataFrame) -> bool:
+    names = pl.concat([kernels["name"].unique(), trace.ops["name"].unique()]).drop_nulls()
+    return bool(names.cast(pl.String).str.contains(COMPILED).any())
+
+
 def _in_optimizer(trace: Trace, kernels: pl.DataFrame) -> pl.Series:
     """Whether each kernel is the optimizer's: by its family, or launched inside the optimizer's step."""
     return (kernels["family"] == "optimizer").fill_null(value=False) | launched_inside(trace, kernels, OPTIMIZER_RANGE)
@@ -148,7 +165,7 @@ def launched_inside(trace: Trace, kernels: pl.DataFrame, pattern: str) -> pl.Ser
     if ranges.is_empty():
         return pl.repeat(value=False, n=len(kernels), dtype=pl.Boolean, eager=True)
     launching = kernels["call"].unique().drop_nulls()
-    calls = trace.calls[launching]
+    calls = trace.calls.select("thread", "start_ns", "duration_ns")[launching]
     _, around = nest(ranges, calls)
     inside = launching.filter(around.is_not_null())
     return kernels["call"].is_in(inside.implode()).fill_null(value=False)

@@ -64,7 +64,7 @@ def _slow_without_flops(case: Case) -> pl.DataFrame:
     peak = analysis.peak_flops
     parts = {dtype: 1 - value / peak for dtype, value in slow.items() if value and peak and value < peak}
     claims = case.with_kernels(case.caused("tensor work without FLOPs"), "ran_in")
-    claims = claims.filter(pl.col("ran_in").cast(pl.String).is_in(list(parts)))
+    claims = claims.filter(pl.col("ran_in").is_in(pl.Series(list(parts), dtype=pl.Categorical).implode()))
     part = pl.col("ran_in").cast(pl.String).replace_strict(parts, default=0.0, return_dtype=pl.Float64)
     return claims.with_columns(time_ns=pl.col("time_ns") * part)
 
@@ -110,7 +110,7 @@ def low_intensity_matmul(case: Case) -> Iterable[Draft]:
 def _of_matmuls(case: Case, cause: str) -> pl.DataFrame:
     """The losses of this cause that matrix products hold."""
     losses = case.with_kernels(case.caused(cause), "family")
-    return losses.filter(pl.col("family").cast(pl.String).is_in(MATMULS))
+    return losses.filter(pl.col("family").is_in(MATMULS))
 
 
 def slowed_by_communication(case: Case) -> Iterable[Draft]:
@@ -242,9 +242,7 @@ def badly_shaped_matmul(case: Case) -> Iterable[Draft]:
 def _problems(case: Case) -> pl.DataFrame:
     """Slow matmuls with a named reason: activity, reason, attempt (what to try), shape."""
     tensor = case.analysis.account.tensor
-    slow = tensor.filter(
-        pl.col("family").cast(pl.String).is_in(MATMULS) & (pl.col("ideal_ns") < BADLY * pl.col("duration_ns"))
-    )
+    slow = tensor.filter(pl.col("family").is_in(MATMULS) & (pl.col("ideal_ns") < BADLY * pl.col("duration_ns")))
     slow = slow.with_columns(shape=case.analysis.trace.ops["shapes"].gather(slow["op_row"]))
     kinds = ["name", "ran_in", "shape", "grid"]
     distinct = slow.select(kinds).unique()
@@ -278,9 +276,7 @@ def fp8_opportunity(case: Case) -> Iterable[Draft]:
     if not fp8 or not peak or fp8 <= peak or analysis.peak_dtype not in ("bf16", "fp16"):
         return
     tensor = analysis.account.tensor
-    gemm = tensor.filter(
-        pl.col("family").cast(pl.String).is_in(MATMULS) & pl.col("ran_in").cast(pl.String).is_in(["bf16", "fp16"])
-    )
+    gemm = tensor.filter(pl.col("family").is_in(MATMULS) & pl.col("ran_in").cast(pl.String).is_in(["bf16", "fp16"]))
     share = float(gemm["exclusive_ns"].sum()) / case.window_ns
     if share >= GEMM_BOUND:
         yield Draft(

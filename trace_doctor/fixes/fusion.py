@@ -9,7 +9,6 @@ import polars as pl
 from trace_doctor.classifiers import fusion
 from trace_doctor.fixes.case import Case
 from trace_doctor.fixes.finding import Draft, largest
-from trace_doctor.fixes.small_kernels import is_compiled
 from trace_doctor.report import Evidence
 
 MOST_CHAINS = 3
@@ -41,7 +40,7 @@ def fusable_chain(case: Case) -> Iterable[Draft]:
             "per": case.per,
             "saved": f"{float(chains['saved_bytes'].sum()) / case.steps / 1e9:,.2f} GB",
         },
-        variant="compiled" if is_compiled(case) else "",
+        variant="compiled" if case.is_compiled else "",
         evidence=tuple(_evidence(case, chains.head(MOST_CHAINS))),
     )
 

@@ -8,7 +8,6 @@ import polars as pl
 
 from trace_doctor.fixes.case import Case
 from trace_doctor.fixes.finding import Draft, largest
-from trace_doctor.fixes.small_kernels import is_compiled
 from trace_doctor.trace import matches
 
 POINTWISE_KERNEL = (
@@ -59,6 +58,8 @@ def unfused_optimizer(case: Case) -> Iterable[Draft]:
 
 def unfused_attention(case: Case) -> Iterable[Draft]:
     """Attention written out: what runs between two matmuls with a softmax among it goes through memory."""
+    if not matches(case.kernels["op_name"], SCORES_OP).any():
+        return
     columns = ["activity", "kind", "stream", "start_ns", "tensor", "family", "op_name"]
     rows = case.kernels.select(columns).filter(pl.col("kind") == "compute").sort("stream", "start_ns")
     segments = rows.with_columns(
@@ -87,7 +88,7 @@ def unfused_attention(case: Case) -> Iterable[Draft]:
 
 def unfused_loss(case: Case) -> Iterable[Draft]:
     """The loss over the logits of a large vocabulary, in kernels that each pass over all of them."""
-    family, in_loss = pl.col("family").cast(pl.String), matches(case.kernels["op_name"], LOSS_OP)
+    family, in_loss = pl.col("family"), matches(case.kernels["op_name"], LOSS_OP)
     of_loss = case.lost_by((family == "loss") | (in_loss & family.is_in(MANY_CLASSES_LOSS)))
     claims = of_loss.filter(pl.col("wall") == "memory", ~pl.col("is_idle"))
     if case.is_weighty(claims):
@@ -141,4 +142,4 @@ def poor_access(case: Case) -> Iterable[Draft]:
 def _memory_variant(case: Case, family: str) -> str:
     if family in ("embedding", "layout", "optimizer", "random", "sort"):
         return family
-    return "compiled" if is_compiled(case) else ""
+    return "compiled" if case.is_compiled else ""

@@ -11,7 +11,6 @@ from trace_doctor.fixes.case import Case
 from trace_doctor.fixes.finding import Draft, largest
 from trace_doctor.report import Evidence
 
-COMPILED = r"^triton_|^Torch-Compiled Region|^CompiledFunction"
 REGION = r"^Torch-Compiled Region: (\d+)/"
 """Dynamo numbers the frames that it compiles: what follows a graph break is the frame after the one before it."""
 SHORT_NS = 10_000
@@ -58,7 +57,7 @@ def cuda_graphs(case: Case) -> Iterable[Draft]:
             case,
             claims,
             "medium: each step launches the same kernels with the same grids; whether addresses stay the same too has to be tried",
-            variant="compiled" if is_compiled(case) else "",
+            variant="compiled" if case.is_compiled else "",
         )
 
 
@@ -122,20 +121,13 @@ def _variant(case: Case) -> str:
     """Which remedy is left: graphs where the model is compiled already, a wider capture where there are graphs."""
     if has_graphs(case):
         return "graphs"
-    return "compiled" if is_compiled(case) else ""
+    return "compiled" if case.is_compiled else ""
 
 
 def has_graphs(case: Case) -> bool:
     """Whether CUDA graphs are launched in the window."""
-    calls = case.analysis.trace.calls
-    launching = calls[case.kernels["call"].drop_nulls().unique()]
-    return bool((launching["kind"] == "graph_launch").any()) or bool((case.kernels["kind"] == "graph").any())
-
-
-def is_compiled(case: Case) -> bool:
-    """Whether torch.compile made some of the kernels or ranges."""
-    names = pl.concat([case.kernels["name"].unique(), case.analysis.trace.ops["name"].unique()]).drop_nulls()
-    return bool(names.cast(pl.String).str.contains(COMPILED).any())
+    launching = case.analysis.trace.calls["kind"].gather(case.kernels["call"].drop_nulls().unique())
+    return bool((launching == "graph_launch").any()) or bool((case.kernels["kind"] == "graph").any())
 
 
 def short_kernels(case: Case) -> Iterable[Draft]:
@@ -150,6 +142,6 @@ def short_kernels(case: Case) -> Iterable[Draft]:
         claims,
         "medium: the shortest time of a kernel is the median of this trace's kernels without traffic",
         words=largest(claims) | {"per": case.per, "kernels": f"{len(kernels) / case.steps:,.0f}"},
-        variant="compiled" if is_compiled(case) else "",
+        variant="compiled" if case.is_compiled else "",
         is_remark=case.share(claims) < case.limits.weighty_gaps_share,
     )
