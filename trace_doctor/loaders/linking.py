@@ -136,8 +136,8 @@ def _with_processes(activities: pl.DataFrame, launchers: pl.DataFrame) -> pl.Dat
 
 def _kinds_by_effect(kinds: pl.Series, activities: pl.DataFrame) -> pl.Series:
     """Kinds of calls, those of unknown name by what they enqueued."""
-    effects = activities.filter(pl.col("call").is_not_null()).select("call", "kind").unique("call", keep="first")
-    effects = effects.filter((kinds == "other").gather(effects["call"]))
+    is_unknown = (kinds == "other").gather(activities["call"]).fill_null(value=False)
+    effects = activities.select("call", "kind").filter(is_unknown).unique("call", keep="first")
     effect = (
         effects["kind"]
         .cast(pl.String)

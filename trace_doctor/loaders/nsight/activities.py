@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -13,7 +14,6 @@ from trace_doctor.trace import ACTIVITY_KINDS
 
 _QUEUE = ["globalPid", "deviceId", "contextId", "streamId"]
 _COMMON = ["start", "end", "correlationId", *_QUEUE]
-_NAMES = ["demangledName", "shortName"]
 _GRID, _BLOCK = ["gridX", "gridY", "gridZ"], ["blockX", "blockY", "blockZ"]
 # source: CUPTI's CUpti_ActivityMemcpyKind; the profiler's ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND
 _DIRECTIONS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH"}
@@ -61,28 +61,28 @@ def read(tables: Tables, strings: pl.DataFrame) -> Activities:
 
 
 def _kernels(tables: Tables, strings: pl.DataFrame, numbers: Queues) -> pl.DataFrame:
-    columns = [*_COMMON, *_NAMES, *_GRID, *_BLOCK]
+    columns = [*_COMMON, "demangledName", *_GRID, *_BLOCK]
     shrink = partial(_kernel_rows, strings=strings, numbers=numbers)
-    return export.read(tables, export.KERNEL, integers=columns, shrink=shrink)
+    kernels = export.read(tables, export.KERNEL, integers=columns, shrink=shrink)
+    if not kernels["name"].null_count():
+        return kernels
+    short = export.named(export.read(tables, export.KERNEL, integers=["shortName"])["shortName"], strings)
+    return kernels.with_columns(pl.col("name").fill_null(short).fill_null(pl.lit(UNNAMED, pl.Categorical)))
 
 
 def _kernel_rows(kernels: pl.DataFrame, *, strings: pl.DataFrame, numbers: Queues) -> pl.DataFrame:
-    full, short = (export.named(kernels[name], strings) for name in _NAMES)
-    launch = kernels.select(_GRID + _BLOCK)
-    shapes = launch.unique().with_columns(_triple(_GRID).alias("grid"), _triple(_BLOCK).alias("block"))
-    placed = launch.join(shapes, on=_GRID + _BLOCK, how="left", nulls_equal=True, maintain_order="left")
-    return _placed(
-        kernels,
-        numbers,
-        name=_filled(full, short) if full.null_count() else full,
-        kind="compute",
-        grid=placed["grid"],
-        block=placed["block"],
-    )
+    name = export.named(kernels["demangledName"], strings)
+    shape = _spread(kernels.select(_GRID + _BLOCK), lambda met: met.select(grid=_triple(_GRID), block=_triple(_BLOCK)))
+    return _placed(kernels, numbers, name=name, kind="compute", grid=shape["grid"], block=shape["block"])
 
 
-def _filled(full: pl.Series, short: pl.Series) -> pl.Series:
-    return full.cast(pl.String).fill_null(short.cast(pl.String)).fill_null(UNNAMED).cast(pl.Categorical)
+def _spread(rows: pl.DataFrame, tell: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
+    """What `tell` says of each distinct row, for all rows."""
+    varies = rows.select(pl.all().ne_missing(pl.all().first()).any())
+    keys = [name for name in rows.columns if varies[name].any()] or rows.columns[:1]
+    met = rows.unique(keys)
+    told = met.select(keys).hstack(tell(met))
+    return rows.select(keys).join(told, on=keys, how="left", nulls_equal=True, maintain_order="left").drop(keys)
 
 
 def _triple(columns: list[str]) -> pl.Expr:
@@ -93,13 +93,11 @@ def _triple(columns: list[str]) -> pl.Expr:
 def _copies(tables: Tables, numbers: Queues) -> pl.DataFrame:
     """Copies, named as Kineto names them: Memcpy HtoD (Pageable -> Device)."""
     copies = export.read(tables, export.COPY, integers=[*_COMMON, "bytes", "copyKind", "srcKind", "dstKind"])
-    kinds = copies.select("copyKind", "srcKind", "dstKind").unique()
     source, target = (_word(column, _MEMORIES, "Unknown") for column in ("srcKind", "dstKind"))
-    named = kinds.with_columns(
-        name=pl.format("Memcpy {} ({} -> {})", _word("copyKind", _DIRECTIONS, "unknown"), source, target)
-    )
-    found = copies.join(named, on=kinds.columns, how="left", nulls_equal=True, maintain_order="left")
-    return _placed(copies, numbers, name=found["name"].cast(pl.Categorical), kind="copy", bytes=copies["bytes"])
+    name = pl.format("Memcpy {} ({} -> {})", _word("copyKind", _DIRECTIONS, "unknown"), source, target)
+    kinds = copies.select("copyKind", "srcKind", "dstKind")
+    found = _spread(kinds, lambda met: met.select(name=name.cast(pl.Categorical)))
+    return _placed(copies, numbers, name=found["name"], kind="copy", bytes=copies["bytes"])
 
 
 def _word(column: str, words: dict[int, str], otherwise: str) -> pl.Expr:
@@ -136,8 +134,9 @@ def _placed(rows: pl.DataFrame, numbers: Queues, *, name: pl.Series, kind: str, 
 
 def _numbered(queues: pl.DataFrame, numbers: Queues) -> pl.Series:
     """The number of each row's queue; new ones are added to `numbers`."""
-    met = queues.unique(maintain_order=True)
-    met = met.with_columns(
-        queue=pl.Series([numbers.setdefault(queue, len(numbers)) for queue in met.iter_rows()], dtype=pl.UInt32)
-    )
-    return queues.join(met, on=_QUEUE, how="left", nulls_equal=True, maintain_order="left")["queue"]
+
+    def number(met: pl.DataFrame) -> pl.DataFrame:
+        found = [numbers.setdefault(queue, len(numbers)) for queue in met.iter_rows()]
+        return pl.DataFrame({"queue": found}, schema={"queue": pl.UInt32})
+
+    return _spread(queues, number)["queue"]

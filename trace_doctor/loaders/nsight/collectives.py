@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 import polars as pl
 
+from trace_doctor.loaders import sparing
 from trace_doctor.loaders.nsight.activities import Activities
 from trace_doctor.loaders.nsight.threads import owner_of
 from trace_doctor.trace import COLLECTIVES, empty
@@ -60,7 +61,8 @@ def told(activities: Activities, calls: pl.DataFrame, ranges: pl.DataFrame) -> p
         sequence=pl.int_range(pl.len()).over(owner_of(pl.col("tid")), "communicator"),
         end_ns=pl.col("start_ns") + pl.col("duration_ns"),
     )
-    launches = calls.select("tid", "correlation", at_ns="start_ns", owner=owner_of(pl.col("tid"))).sort("at_ns")
+    launches = calls.select("tid", "correlation", at_ns="start_ns", owner=owner_of(pl.col("tid")))
+    launches = sparing.in_order(launches, "at_ns")
     inside = launches.join_asof(begun, left_on="at_ns", right_on="start_ns", by="tid", check_sortedness=False)
     inside = inside.filter(pl.col("at_ns") <= pl.col("end_ns")).join(of_groups, on="communicator", how="left")
     kernels = activities.rows.filter(pl.col("kind") == "compute").select("activity", "queue", "correlation")

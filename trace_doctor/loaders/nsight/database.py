@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -19,6 +20,8 @@ MAGIC = b"SQLite format 3\x00"
 PART_ROWS = 1 << 17
 _BATCH_ROWS = PART_ROWS // 4
 Query = Callable[[str], pl.DataFrame]
+_SAMPLE = 64
+"""Rows that show which columns vary at all."""
 _AGAIN = "export it again: nsys export --type sqlite --force-overwrite true --output {name} REPORT.nsys-rep"
 _WAIT = "wait until the export has ended, or close the program that has it open"
 
@@ -80,16 +83,14 @@ def _constants(query: Query, columns: dict[str, str], rows: str) -> dict[str, in
     goes on from the row where it was found.
     """
     select = "SELECT " + ", ".join(["rowid AS _row", *(f'{value} AS "{name}"' for name, value in columns.items())])
-    found = query(f"{select} {rows} ORDER BY rowid LIMIT 1")
-    same: dict[str, int | None] = {}
-    if len(found):
-        first = found.row(0, named=True)
-        same = {name: first[name] for name in columns if not first[name] or isinstance(first[name], int)}
+    found = query(f"{select} {rows} ORDER BY rowid LIMIT {_SAMPLE}")
+    same: dict[str, Any] = {name: found[name][0] for name in columns if found[name].n_unique() == 1}
+    same = {name: value for name, value in same.items() if not value or isinstance(value, int)}
     while same and len(found):
         differs = " OR ".join(f"{columns[name]} IS NOT {_literal(value)}" for name, value in same.items())
-        found = query(f"{select} {rows} AND rowid >= {found['_row'][0]} AND ({differs}) ORDER BY rowid LIMIT 1")
+        found = query(f"{select} {rows} AND rowid >= {found['_row'][-1]} AND ({differs}) ORDER BY rowid LIMIT 1")
         same = {name: value for name, value in same.items() if found.is_empty() or found[name][0] == value}
-    return {name: value or None if isinstance(value, bytes) else value for name, value in same.items()}
+    return {name: None if value == b"" else value for name, value in same.items()}
 
 
 def _literal(value: int | bytes | None) -> str:

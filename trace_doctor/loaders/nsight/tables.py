@@ -67,6 +67,8 @@ def strings(tables: Tables) -> pl.DataFrame:
 
 def named(ids: pl.Series, values: pl.DataFrame) -> pl.Series:
     """The texts (Categorical) of a column of string ids; null for ids that name nothing."""
+    if ids.null_count() == len(ids):
+        return pl.repeat(None, len(ids), dtype=pl.Categorical, eager=True)
     wanted = ids.unique().drop_nulls().to_frame("id").join(values, on="id")
     texts = wanted["value"].cast(pl.Categorical)
     return ids.replace_strict(wanted["id"], texts, default=None, return_dtype=pl.Categorical)
