@@ -9,7 +9,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_doctor.classifiers.intervals import cut, share_out, union
+from trace_doctor.classifiers.intervals import alone, cut, outside, share_out, union
 from trace_doctor.classifiers.timeline import COMMUNICATION, IDLE, activity_class, sweep
 
 SCHEMA = {"activity": pl.Int64, "start_ns": pl.Int64, "duration_ns": pl.Int64, "kind": pl.String, "tensor": pl.Boolean}
@@ -97,6 +97,22 @@ def test_cut_gives_a_row_a_span() -> None:
 def test_union_merges_what_touches() -> None:
     intervals = pl.DataFrame({"start_ns": [5, 0, 20, 10], "end_ns": [10, 7, 25, 12]})
     assert union(intervals).rows() == [(0, 12), (20, 25)]
+
+
+def intervals(*rows: tuple[int, int]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema={"start_ns": pl.Int64, "end_ns": pl.Int64}, orient="row")
+
+
+def test_outside_gives_what_is_left_of_the_spans() -> None:
+    spans = intervals((0, 10), (10, 20), (30, 40))
+    busy = intervals((2, 5), (4, 6), (5, 5), (7, 7), (12, 20))
+    assert outside(busy, spans).rows() == [(0, 2), (6, 12), (30, 40)]
+    assert outside(busy.clear(), spans).rows() == [(0, 20), (30, 40)]
+
+
+def test_alone_is_what_shares_no_time() -> None:
+    rows = intervals((8, 9), (0, 4), (4, 8), (10, 20), (11, 12), (21, 21))
+    assert alone(rows).to_list() == [True, True, True, False, False, True]
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30))

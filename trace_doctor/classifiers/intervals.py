@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from trace_doctor.loaders import sparing
+
 
 def cut(intervals: pl.DataFrame, spans: pl.DataFrame, *, keep: Sequence[str] = ()) -> pl.DataFrame:
     """The parts of `intervals` inside `spans`.
@@ -32,14 +34,19 @@ def cut(intervals: pl.DataFrame, spans: pl.DataFrame, *, keep: Sequence[str] = (
             "by_start": starts.search_sorted(intervals["start_ns"], side="right"),
         }
     ).select(pl.max_horizontal("by_end", "by_start"))
-    pairs = (
-        pl.DataFrame({"first": first, "after": after.to_series()})
-        .with_row_index("row")
-        .filter(pl.col("first") < pl.col("after"))
-        .select("row", span=pl.int_ranges("first", "after", dtype=pl.UInt32))
-        .explode("span", empty_as_null=False)
-    )
-    rows, chosen = intervals[pairs["row"]], spans[pairs["span"]]
+    pairs = pl.DataFrame({"first": first, "after": after.to_series()})
+    inside = pl.col("first") < pl.col("after")
+    if pairs.select((pl.col("after") <= pl.col("first") + 1).all()).item():  # the usual case: none lies in two
+        is_inside = pairs.select(inside).to_series()
+        rows, chosen = sparing.keep(intervals, is_inside), spans[first.filter(is_inside)]
+    else:
+        pairs = (
+            pairs.with_row_index("row")
+            .filter(inside)
+            .select("row", span=pl.int_ranges("first", "after", dtype=pl.UInt32))
+            .explode("span", empty_as_null=False)
+        )
+        rows, chosen = intervals[pairs["row"]], spans[pairs["span"]]
     return rows.with_columns(
         *(chosen[name] for name in keep),
         start_ns=rows.select(pl.max_horizontal("start_ns", chosen["start_ns"])).to_series(),
@@ -83,14 +90,33 @@ def top_class(classes: int) -> pl.Expr:
 
 def union(intervals: pl.DataFrame) -> pl.DataFrame:
     """Disjoint, sorted intervals (start_ns, end_ns) that cover the same time; touching ones are merged."""
-    ordered = intervals.select("start_ns", "end_ns").sort("start_ns")
-    return (
-        ordered.with_columns(_reach=pl.col("end_ns").cum_max().shift(1))
-        .with_columns(_group=(pl.col("start_ns") > pl.col("_reach")).fill_null(value=True).cum_sum())
-        .group_by("_group", maintain_order=True)
-        .agg(pl.col("start_ns").first(), pl.col("end_ns").max())
-        .drop("_group")
+    ordered = sparing.in_order(intervals.select("start_ns", "end_ns"), "start_ns")
+    reach = pl.col("end_ns").cum_max()
+    begins = ordered.select((pl.col("start_ns") > reach.shift(1)).fill_null(value=True)).to_series()
+    ends = begins.shift(-1, fill_value=True)
+    return pl.DataFrame(
+        {"start_ns": ordered["start_ns"].filter(begins), "end_ns": ordered.select(reach).to_series().filter(ends)}
     )
+
+
+def outside(intervals: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Maximal stretches (start_ns, end_ns; in order) of `spans` without any of `intervals`, which lie inside them."""
+    lasting, whole = intervals.filter(pl.col("start_ns") < pl.col("end_ns")), union(spans)
+    busy = union(lasting)
+    return pl.DataFrame(
+        {
+            "start_ns": pl.concat([whole["start_ns"], busy["end_ns"]]).sort(),
+            "end_ns": pl.concat([busy["start_ns"], whole["end_ns"]]).sort(),
+        }
+    ).filter(pl.col("start_ns") < pl.col("end_ns"))
+
+
+def alone(intervals: pl.DataFrame) -> pl.Series:
+    """Whether each of `intervals` shares no time with another."""
+    ordered = sparing.in_order(intervals.select("start_ns", "end_ns").with_row_index("row"), "start_ns")
+    begins = (pl.col("start_ns") >= pl.col("end_ns").cum_max().shift(1)).fill_null(value=True)
+    ends = (pl.col("end_ns") <= pl.col("start_ns").shift(-1)).fill_null(value=True)
+    return sparing.in_order(ordered.select("row", alone=begins & ends), "row")["alone"]
 
 
 def share_out(values: pl.DataFrame, total_ns: int) -> pl.Series:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from trace_doctor.classifiers.intervals import cut, edges, top_class
+from trace_doctor.classifiers.intervals import alone, cut, edges, outside, top_class
 
 TENSOR, COMPUTE, COMMUNICATION, COPY, IDLE = range(5)
 CLASSES = 4
@@ -54,37 +54,43 @@ def sweep(activities: pl.DataFrame, spans: pl.DataFrame) -> Timeline:
     """Account for one GPU's `spans` (start_ns, end_ns, number; disjoint, sorted)."""
     whole = activities.with_columns(activity_class(), end_ns=pl.col("start_ns") + pl.col("duration_ns"))
     pieces = cut(whole, spans, keep=["number"])
-    marked = pl.concat([pieces.select("start_ns", "end_ns", "class"), _background(spans)])
-    grid = edges(marked, CLASSES + 1).with_columns(top=top_class(CLASSES + 1))
-    pieces = pieces.hstack(_held(grid, len(pieces))).with_columns(
-        _part(),
-        length_ns=pl.col("end_ns") - pl.col("start_ns"),
-        overlapped_ns=pl.col("end_ns") - pl.col("start_ns") - pl.col("visible_ns").round().cast(pl.Int64),
+    is_alone = alone(pieces)
+    grid = edges(pieces.select("start_ns", "end_ns", "class").filter(~is_alone), CLASSES)
+    grid = grid.with_columns(top=top_class(CLASSES))
+    pieces = pieces.with_columns(_part(), length_ns=pl.col("end_ns") - pl.col("start_ns"))
+    pieces = pieces.hstack(_held(grid, pieces["length_ns"], (~is_alone).arg_true())).with_columns(
+        overlapped_ns=pl.col("length_ns") - pl.col("visible_ns").round().cast(pl.Int64),
     )
-    held = dict(grid.group_by("top").agg(pl.col("length_ns").sum()).iter_rows())
-    communication_ns = grid.filter(pl.col(f"open_{COMMUNICATION}") > 0)["length_ns"].sum()
+    single = pieces.select("length_ns", top="class").filter(is_alone)
+    both = pl.concat([single, grid.select("length_ns", "top")])
+    held = [int(both.filter(pl.col("top") == c)["length_ns"].sum()) for c in range(CLASSES)]
+    window_ns = int((spans["end_ns"] - spans["start_ns"]).sum())
+    hidden = grid.filter((pl.col("top") < COMMUNICATION) & (pl.col(f"open_{COMMUNICATION}") > 0))
     return Timeline(
         pieces=pieces,
-        gaps=_gaps(grid),
-        held_ns=tuple(int(held.get(c, 0)) for c in range(CLASSES + 1)),  # type: ignore[arg-type]
-        communication_ns=int(communication_ns),
+        gaps=outside(pieces, spans),
+        held_ns=(*held, window_ns - sum(held)),  # type: ignore[arg-type]
+        communication_ns=held[COMMUNICATION] + int(hidden["length_ns"].sum()),
     )
 
 
 def by_activity(pieces: pl.DataFrame) -> pl.DataFrame:
-    """One row an activity: what a step border cut in two is one kernel again, with the sums of its parts."""
-    if not pieces["activity"].is_duplicated().any():
+    """One row an activity: what a step border cut in two is one kernel again, with the sums of its parts.
+
+    `pieces`: in the order of the activities, as `sweep` gives them.
+    """
+    same = pl.col("activity") == pl.col("activity").shift(1)
+    is_cut = pieces.select((same | same.shift(-1)).fill_null(value=False)).to_series()
+    if not is_cut.any():
         return pieces
     sums = ["length_ns", "exclusive_ns", "visible_ns", "overlapped_ns", "part"]
     first = [name for name in pieces.columns if name not in (*sums, "activity", "end_ns")]
-    return pieces.group_by("activity", maintain_order=True).agg(
-        pl.col(first).first(), pl.col("end_ns").last(), pl.col(sums).sum()
+    mended = (
+        pieces.filter(is_cut)
+        .group_by("activity", maintain_order=True)
+        .agg(pl.col(first).first(), pl.col("end_ns").last(), pl.col(sums).sum())
     )
-
-
-def _background(spans: pl.DataFrame) -> pl.DataFrame:
-    """The spans as intervals of the lowest class: where only they are open, the GPU is idle."""
-    return spans.select("start_ns", "end_ns", pl.lit(IDLE, pl.Int32).alias("class"))
+    return pl.concat([pieces.filter(~is_cut), mended.select(pieces.columns)]).sort("activity")
 
 
 def _part() -> pl.Expr:
@@ -93,44 +99,19 @@ def _part() -> pl.Expr:
     return pl.when(pl.col("duration_ns") > 0).then(length / pl.col("duration_ns")).otherwise(1.0).alias("part")
 
 
-def _held(grid: pl.DataFrame, pieces: int) -> list[pl.Series]:
-    """`exclusive_ns` and `visible_ns` of each piece: differences of cumulative sums at its two edges."""
-    sums = []
+def _held(grid: pl.DataFrame, length_ns: pl.Series, places: pl.Series) -> list[pl.Series]:
+    """`exclusive_ns` and `visible_ns` of each piece: all of its length where it ran alone, as most do.
+
+    Else differences of cumulative sums at its two edges. `grid`: edges of the others, which have these `places` among the pieces.
+    """
+    found = [length_ns.cast(pl.Float64).alias(name) for name in ("exclusive_ns", "visible_ns")]
     for c in range(CLASSES):
         mine = pl.when(pl.col("top") == c).then("length_ns").otherwise(0)
         split = mine / pl.max_horizontal(f"open_{c}", 1)
-        sums += [
-            (split.cum_sum() - split).alias(f"exclusive_{c}"),
-            (mine.cum_sum() - mine).alias(f"visible_{c}"),
-        ]
-    at = grid.select("row", "class", "is_start", *sums).filter(pl.col("row") < pieces)
-    own = at.select(
-        "row",
-        "is_start",
-        exclusive_ns=_of_class("exclusive"),
-        visible_ns=_of_class("visible").cast(pl.Float64),
-    )
-    start = own.filter("is_start").sort("row")
-    end = own.filter(~pl.col("is_start")).sort("row")
-    return [(end[name] - start[name]).alias(name) for name in ("exclusive_ns", "visible_ns")]
-
-
-def _of_class(prefix: str) -> pl.Expr:
-    expression = pl.lit(None)
-    for c in range(CLASSES):
-        expression = pl.when(pl.col("class") == c).then(f"{prefix}_{c}").otherwise(expression)
-    return expression
-
-
-def _gaps(grid: pl.DataFrame) -> pl.DataFrame:
-    """Maximal stretches inside the spans in which nothing ran."""
-    idle = grid.filter((pl.col("top") == IDLE) & (pl.col("length_ns") > 0)).select(
-        start_ns="at_ns", end_ns=pl.col("at_ns") + pl.col("length_ns")
-    )
-    broken = (pl.col("start_ns") != pl.col("end_ns").shift(1)).fill_null(value=True)
-    return (
-        idle.with_columns(_gap=broken.cum_sum())
-        .group_by("_gap", maintain_order=True)
-        .agg(pl.col("start_ns").first(), pl.col("end_ns").last())
-        .drop("_gap")
-    )
+        sums = grid.select(
+            "row", "class", "is_start", exclusive_ns=split.cum_sum() - split, visible_ns=mine.cum_sum() - mine
+        ).filter(pl.col("class") == c)
+        start, end = sums.filter("is_start").sort("row"), sums.filter(~pl.col("is_start")).sort("row")
+        for values in found:
+            values.scatter(places.gather(start["row"]), (end[values.name] - start[values.name]).cast(pl.Float64))
+    return found

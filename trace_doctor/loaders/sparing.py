@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 
-def keep(frame: pl.DataFrame, *conditions: pl.Expr) -> pl.DataFrame:
+def keep(frame: pl.DataFrame, *conditions: pl.Expr | pl.Series) -> pl.DataFrame:
     """The rows for which all conditions hold; the frame itself where they hold for all."""
     holds = frame.select(pl.all_horizontal(conditions).alias("holds")).to_series()
     return frame if holds.sum() == len(frame) else frame.filter(holds)
