@@ -23,8 +23,10 @@ from trace_doctor.classifiers.charges import Row
 from trace_doctor.classifiers.intervals import cut, edges, top_class, union
 from trace_doctor.loaders.linking import processes
 from trace_doctor.loaders.nesting import nest
+from trace_doctor.loaders.sparing import in_order, keep
 from trace_doctor.options import Thresholds
 from trace_doctor.trace import Trace
+from trace_doctor.work.ancestors import at
 
 QUEUE_BACK_PRESSURE = "Command Buffer Full"
 """Overhead of this name lies inside launch calls: the queue was full, the profiler did nothing."""
@@ -59,7 +61,7 @@ def explain_gaps(
     activity (the one that ends the gap).
     """
     launches = device_launches(trace, activities)
-    ended = _ending_kernels(gaps, activities, launches)
+    ended = _ending_kernels(gaps, trace, activities, launches)
     around = _around_the_launch(ended, thresholds)
     before = ended.select(
         "launcher",
@@ -77,46 +79,59 @@ def explain_gaps(
 
 def device_launches(trace: Trace, activities: pl.DataFrame) -> pl.DataFrame:
     """The calls that launched this GPU's activities, in order: call, start_ns, end_ns, thread, the thread of the one before."""
-    launched = activities.select("call", "start_ns").drop_nulls("call")
-    calls = launched.group_by("call").agg(first_ns=pl.col("start_ns").min())
-    return (
-        calls.join(trace.calls.select("call", "start_ns", "duration_ns", "thread", "kind"), on="call")
-        .with_columns(end_ns=pl.col("start_ns") + pl.col("duration_ns"))
-        .sort("start_ns", "call")
-        .with_columns(thread_before=pl.col("thread").shift(1))
+    launched = activities.select("call", first_ns="start_ns").drop_nulls("call")
+    launched = in_order(in_order(launched, "first_ns"), "call")
+    launched = keep(launched, (pl.col("call") != pl.col("call").shift(1)).fill_null(value=True))
+    calls = trace.calls.select("start_ns", "duration_ns", "thread", "kind")[launched["call"]]
+    return in_order(launched.hstack(calls), "start_ns").with_columns(
+        end_ns=pl.col("start_ns") + pl.col("duration_ns"), thread_before=pl.col("thread").shift(1)
     )
 
 
-def _ending_kernels(gaps: pl.DataFrame, activities: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
+def _ending_kernels(gaps: pl.DataFrame, trace: Trace, activities: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     """Each gap with the activity K that ends it and K's launch: g0, g1, l0, l1, is_launched (before g0), and the thread
     that launches, with that of the launch before: launcher, launcher_before."""
-    links = launches.select("call", "thread", "thread_before", "first_ns", l0="start_ns", l1="end_ns", call_kind="kind")
-    starting = (
-        activities.select("start_ns", "name", "call", "op_name", "activity")
-        .join(gaps.select(start_ns="end_ns"), on="start_ns", how="semi")
-        .join(links, on="call", how="left")
-        .sort("start_ns", "l0", nulls_last=False)
-        .unique("start_ns", keep="first", maintain_order=True)
-        .with_columns(has_kernel=pl.lit(value=True))
+    launch = _places(launches["call"], activities["call"], most=len(trace.calls))
+    ending = _first_starting(activities["start_ns"], at(launches["start_ns"], launch), gaps["end_ns"])
+    launch = at(launch, ending)
+    # a tail gap, which nothing ends, has the last launching threads
+    before = launches["start_ns"].search_sorted(gaps["end_ns"], side="right").cast(pl.Int64) - 1
+    threads = launch.zip_with(launch.is_not_null(), before.set(before < 0, None).cast(pl.UInt32))
+    g0, kind = gaps["start_ns"], at(launches["kind"], launch)
+    graph_runs = (kind == "graph_launch") & (at(launches["first_ns"], launch) < g0)
+    thread, l1 = at(launches["thread"], threads), at(launches["end_ns"], launch)
+    return gaps.select(
+        at(activities["name"], ending),
+        at(activities["op_name"], ending),
+        at(activities["activity"], ending),
+        g0="start_ns",
+        g1="end_ns",
+        l0=at(launches["start_ns"], launch),
+        l1=l1,
+        is_launched=ending.is_not_null() & (l1.is_null() | (l1 <= g0) | graph_runs.fill_null(value=False)),
+        launcher=thread,
+        launcher_before=at(launches["thread_before"], threads),
+    ).with_columns(
+        l0=pl.coalesce("l0", "g1"),
+        l1=pl.coalesce("l1", "g1"),
+        launcher_before=pl.coalesce("launcher_before", "launcher"),
     )
-    ended = gaps.rename({"start_ns": "g0", "end_ns": "g1"}).join(
-        starting, left_on="g1", right_on="start_ns", how="left", maintain_order="left"
-    )
-    graph_runs = (pl.col("call_kind") == "graph_launch") & (pl.col("first_ns") < pl.col("g0"))
-    last = launches.select(
-        at_ns="start_ns", tail_thread="thread", tail_before="thread_before"
-    )  # a tail gap has the last launching threads
-    return (
-        ended.sort("g1")
-        .join_asof(last, left_on="g1", right_on="at_ns", strategy="backward")
-        .with_columns(
-            is_launched=pl.col("has_kernel").fill_null(value=False)
-            & (pl.col("l1").is_null() | (pl.col("l1") <= pl.col("g0")) | graph_runs.fill_null(value=False)),
-            launcher=pl.coalesce("thread", "tail_thread"),
-            launcher_before=pl.coalesce("thread_before", "tail_before", "thread", "tail_thread"),
-        )
-        .with_columns(l0=pl.coalesce("l0", "g1"), l1=pl.coalesce("l1", "g1"))
-    )
+
+
+def _places(keys: pl.Series, wanted: pl.Series, *, most: int) -> pl.Series:
+    """The row in which each of the wanted numbers, below `most`, stands in `keys`; null for none."""
+    rows = pl.int_range(len(keys), dtype=pl.UInt32, eager=True)
+    nowhere = pl.Series([None], dtype=pl.UInt32).new_from_index(0, most)
+    return at(nowhere.scatter(keys, rows), wanted)
+
+
+def _first_starting(starts_ns: pl.Series, launched_ns: pl.Series, at_ns: pl.Series) -> pl.Series:
+    """The row that starts at each time, of several the one launched first (null: before the recording); null for none."""
+    starts = pl.DataFrame({"start_ns": starts_ns, "launched_ns": launched_ns}).with_row_index("row")
+    if not (starts_ns.diff(null_behavior="drop") > 0).all():
+        starts = starts.sort("start_ns", "launched_ns", nulls_last=False, maintain_order=True)
+    found = starts.select("row", "start_ns")[starts["start_ns"].search_sorted(at_ns).clip(0, len(starts) - 1)]
+    return found.select(pl.when(pl.col("start_ns") == at_ns).then("row")).to_series()
 
 
 def _around_the_launch(ended: pl.DataFrame, thresholds: Thresholds) -> pl.DataFrame:
@@ -297,15 +312,17 @@ def _innermost(split: pl.DataFrame, trace: Trace, host_code: int) -> pl.Series:
 def waits(trace: Trace, launches: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     """When the launching threads waited while this GPU was busy: start_ns, end_ns (disjoint), name and op of the wait."""
     threads = launches["thread"].unique().to_list()
-    calls = trace.calls.filter(pl.col("thread").is_in(threads)).with_columns(
-        end_ns=pl.col("start_ns") + pl.col("duration_ns")
+    calls = trace.calls.select(
+        "thread", "start_ns", "name", "op", "kind", end_ns=pl.col("start_ns") + pl.col("duration_ns")
     )
     syncs = calls.filter(pl.col("kind") == "synchronisation")
-    copied = pieces.filter((pl.col("kind") == "copy") & pl.col("call").is_not_null())
-    copy_ends = copied.group_by("call").agg(copied_ns=(pl.col("start_ns") + pl.col("duration_ns")).max())
-    blocking = calls.join(copy_ends, on="call").filter(pl.col("copied_ns") <= pl.col("end_ns"))
+    copied = pieces.select("kind", "call", end_ns=pl.col("start_ns") + pl.col("duration_ns")).filter(
+        (pl.col("kind") == "copy") & pl.col("call").is_not_null()
+    )
+    copied = copied.group_by("call").agg(copied_ns=pl.col("end_ns").max()).sort("call")
+    blocking = calls[copied["call"]].filter(copied["copied_ns"] <= pl.col("end_ns"))
     columns = ["start_ns", "end_ns", "name", "op"]
-    both = pl.concat([syncs.select(columns), blocking.select(columns)]).sort("start_ns")
+    both = pl.concat([syncs, blocking]).filter(pl.col("thread").is_in(threads)).select(columns).sort("start_ns")
     evidence = both.select(
         at_ns="start_ns",
         wait="name",
