@@ -112,17 +112,22 @@ def _level_at(held: pl.DataFrame, times: pl.Series) -> pl.Series:
 
 def _launching(analysis: Analysis) -> tuple[int, int]:
     """From when to when the window's work was launched; the window itself where no launches are recorded."""
-    launching = analysis.account.timeline.pieces["call"].drop_nulls().unique()
-    calls, spans = analysis.trace.calls[launching], analysis.spans
+    calls, spans = _launches(analysis, analysis.account.timeline.pieces), analysis.spans
     if calls.is_empty():
         return int(spans["start_ns"].min()), int(spans["end_ns"].max())  # type: ignore[arg-type]
-    return int(calls["start_ns"].min()), int((calls["start_ns"] + calls["duration_ns"]).max())  # type: ignore[arg-type]
+    return int(calls["start_ns"].min()), int(calls["end_ns"].max())  # type: ignore[arg-type]
+
+
+def _launches(analysis: Analysis, activities: pl.DataFrame) -> pl.DataFrame:
+    """start_ns and end_ns of the calls that launched the activities, in any order and number."""
+    times = analysis.trace.calls.select("start_ns", end_ns=pl.col("start_ns") + pl.col("duration_ns"))
+    return times[activities["call"].drop_nulls()]
 
 
 def _between_launches(analysis: Analysis, start_ns: int, end_ns: int) -> tuple[int, int]:
     """The same from the launch before to the launch after: what the window's first op allocates stands before its launch."""
-    launches = analysis.trace.calls[analysis.trace.activities["call"].drop_nulls().unique()]
-    at_ns, ends_ns = launches["start_ns"], launches["start_ns"] + launches["duration_ns"]
+    launches = _launches(analysis, analysis.trace.activities)
+    at_ns, ends_ns = launches["start_ns"], launches["end_ns"]
     before, after = ends_ns.filter(at_ns < start_ns).max(), at_ns.filter(at_ns > end_ns).min()
     return (before if isinstance(before, int) else start_ns, after if isinstance(after, int) else end_ns)
 
@@ -140,7 +145,7 @@ def _calls(analysis: Analysis, start_ns: int, end_ns: int) -> tuple[int, int, in
     """
     processes = analysis.account.timeline.pieces["process"].drop_nulls().unique()
     threads = [n for n, thread in enumerate(analysis.trace.meta.threads) if thread.process in processes]
-    calls = analysis.trace.calls.filter(
+    calls = analysis.trace.calls.select("kind", "thread", "start_ns", "name", "op").filter(
         pl.col("kind").is_in(["malloc", "free", "launch", "graph_launch", "copy", "set"]),
         pl.col("thread").is_in(threads),
         pl.col("start_ns").is_between(start_ns, end_ns),

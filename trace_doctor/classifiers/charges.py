@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import polars as pl
 
+from trace_doctor.loaders.sparing import keep
 from trace_doctor.report import Basis, Wall
+from trace_doctor.work.kernels import FAMILIES
 
 SCHEMA = {
     "class": pl.Int32,
@@ -62,15 +64,22 @@ HOST_CODE = Row("host", "host code", "measured")
 NO_HOST_EVENTS = Row("unattributed", "no host events", "measured")
 
 
+def of_class(pieces: pl.DataFrame, number: int, *more: str) -> pl.DataFrame:
+    """The pieces of one class of the sweep, with the columns that `charge` reads and some more."""
+    columns = ("class", "number", "name", "op_name", "activity", "start_ns", "exclusive_ns")
+    return pieces.select(*columns, *more).filter(pl.col("class") == number)
+
+
 def charge(
     frame: pl.DataFrame, row: Row, time_ns: str, *, cause: str | None = None, basis: str | None = None
 ) -> pl.DataFrame:
-    """Charges of column `time_ns` of `frame` to one row; `cause` and `basis` may name columns that vary it."""
-    charged = frame.select(
+    """Charges of column `time_ns` of `frame` to one row; `cause` (family of the kernel) and `basis` may name columns that vary it."""
+    frame = keep(frame, pl.col(time_ns) != 0)
+    return frame.select(
         "class",
         "number",
         wall=pl.lit(row.wall, pl.Categorical),
-        cause=pl.col(cause).cast(pl.String).cast(pl.Categorical) if cause else pl.lit(row.cause, pl.Categorical),
+        cause=_categorical(frame[cause]) if cause else pl.lit(row.cause, pl.Categorical),
         basis=pl.col(basis).cast(pl.Categorical) if basis else pl.lit(row.basis, pl.Categorical),
         time_ns=pl.col(time_ns).cast(pl.Float64),
         name=pl.col("name").cast(pl.Categorical),
@@ -78,4 +87,8 @@ def charge(
         activity="activity",
         start_ns="start_ns",
     )
-    return charged.filter(pl.col("time_ns") != 0)
+
+
+def _categorical(families: pl.Series) -> pl.Series:
+    """Families of kernels as Categorical; each word is read once."""
+    return pl.Series(FAMILIES, dtype=pl.Categorical).gather(families.to_physical())

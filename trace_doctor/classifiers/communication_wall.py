@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from trace_doctor.classifiers import charges
-from trace_doctor.classifiers.charges import Row, charge
+from trace_doctor.classifiers.charges import Row, charge, of_class
+from trace_doctor.classifiers.timeline import COMMUNICATION
 
 WIRE = "wire time"
 
@@ -32,12 +33,15 @@ def expected_bandwidth(
 def charge_communication(pieces: pl.DataFrame) -> pl.DataFrame:
     """Charges of exposed collectives seen from one rank: pipeline waits, wire time, and what one rank can't tell apart.
 
-    `pieces`: communication pieces with `is_pipeline`, `wire_bytes`, `expected_bandwidth`, `wire_basis`.
+    `pieces`: of all classes, with `is_pipeline`, `wire_bytes`, `expected_bandwidth`, `wire_basis`.
     """
+    measures = ("part", "is_pipeline", "wire_bytes", "expected_bandwidth", "wire_basis")
     wire = 1e9 * pl.col("wire_bytes") * pl.col("part") / pl.col("expected_bandwidth")
-    rows = pieces.with_columns(
-        wire_ns=pl.min_horizontal(wire.fill_null(0.0).clip(lower_bound=0), "exclusive_ns")
-    ).with_columns(rest_ns=pl.col("exclusive_ns") - pl.col("wire_ns"))
+    rows = (
+        of_class(pieces, COMMUNICATION, *measures)
+        .with_columns(wire_ns=pl.min_horizontal(wire.fill_null(0.0).clip(lower_bound=0), "exclusive_ns"))
+        .with_columns(rest_ns=pl.col("exclusive_ns") - pl.col("wire_ns"))
+    )
     bubble = pl.col("is_pipeline")
     return pl.concat(
         [

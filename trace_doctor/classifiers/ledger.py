@@ -20,6 +20,7 @@ from trace_doctor.report import WALLS, LedgerRow, Partition, Top
 from trace_doctor.trace import Trace, Window
 
 TOP_NAMES = 3
+SLICE_ROWS = 1 << 19
 MOST_IDEAL_NS = 1 << 53
 DAY_NS = 86_400_000_000_000
 
@@ -89,9 +90,9 @@ def account(
         _check_flops(float(tensor["ideal_ns"].sum()) + 1e9 * abs(homeless) / peak_flops, peak_flops)
     parts = [
         charge_tensor(tensor),
-        charge_compute(kernels.filter(pl.col("class") == COMPUTE), floor=floor, memory_bandwidth=memory_bandwidth),
-        charge_communication(kernels.filter(pl.col("class") == COMMUNICATION)),
-        charge_copies(kernels.filter(pl.col("class") == COPY), thresholds=thresholds),
+        charge_compute(kernels, floor=floor, memory_bandwidth=memory_bandwidth),
+        charge_communication(kernels),
+        charge_copies(kernels, thresholds=thresholds),
         idle,
         _homeless(homeless, peak_flops),
     ]
@@ -172,26 +173,48 @@ def ledger(account: Account) -> list[LedgerRow]:
 
 def summed(parts: pl.DataFrame, *by: str) -> pl.DataFrame:
     """`time_ns` of each group, with the `basis` of its largest part."""
-    largest = pl.col("time_ns").abs().arg_max()
-    return parts.group_by(*by).agg(pl.col("time_ns").sum(), basis=pl.col("basis").get(largest))
+    of_basis = _grouped(parts.select(*by, "basis", "time_ns"))
+    ranked = of_basis.sort("largest", descending=True, maintain_order=True)
+    return ranked.group_by(*by, maintain_order=True).agg(pl.col("time_ns").sum(), pl.col("basis").first())
 
 
 def tops(all_charges: pl.DataFrame, *, gpus: int = 1) -> dict[tuple[str, str], list[Top]]:
     """The largest contributors of each row, as means over the GPUs that the charges are of."""
     ranked = (
-        all_charges.select("wall", "cause", "name", "op", "time_ns")
+        _grouped(all_charges.select("wall", "cause", "name", "op", "time_ns"))
         .filter(pl.col("name").is_not_null())
-        .group_by("wall", "cause", "name", "op")
-        .agg((pl.col("time_ns").sum() / gpus).round().cast(pl.Int64), count=(pl.len() / gpus).ceil().cast(pl.Int64))
-        .with_columns(pl.col("wall", "cause", "name", "op").cast(pl.String))
+        .with_columns(
+            pl.col("wall", "cause", "name", "op").cast(pl.String),
+            (pl.col("time_ns") / gpus).round().cast(pl.Int64),
+            (pl.col("count") / gpus).ceil().cast(pl.Int64),
+        )
         .sort(["time_ns", "name", "op"], descending=[True, False, False])
         .group_by("wall", "cause", maintain_order=True)
         .head(TOP_NAMES)
+        .select("wall", "cause", "name", "op", "time_ns", "count")
     )
     found: dict[tuple[str, str], list[Top]] = {}
     for wall, cause, name, op, time_ns, count in ranked.iter_rows():
         found.setdefault((wall, cause), []).append(Top(name=name, op=op, time_ns=time_ns, count=count))
     return found
+
+
+def _grouped(parts: pl.DataFrame) -> pl.DataFrame:
+    """One row for each value of the other columns: sum of `time_ns`, its `largest` part, and `count`.
+
+    Slice by slice: grouping millions of rows by many columns at once takes more memory than they do.
+    """
+    by = [name for name in parts.columns if name != "time_ns"]
+    time_ns = pl.col("time_ns")
+    slices = [
+        rows.group_by(by, maintain_order=True).agg(time_ns.sum(), largest=time_ns.abs().max(), count=pl.len())
+        for rows in (parts.clear(), *parts.iter_slices(SLICE_ROWS))
+    ]
+    return (
+        pl.concat(slices)
+        .group_by(by, maintain_order=True)
+        .agg(time_ns.sum(), pl.col("largest").max(), pl.col("count").sum())
+    )
 
 
 def rows_of(sums: pl.DataFrame, window_ns: int, top: dict[tuple[str, str], list[Top]]) -> list[LedgerRow]:

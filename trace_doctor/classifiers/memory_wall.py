@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from trace_doctor.classifiers import charges
-from trace_doctor.classifiers.charges import Row, charge
+from trace_doctor.classifiers.charges import Row, charge, of_class
+from trace_doctor.classifiers.timeline import COMPUTE, COPY
 from trace_doctor.options import Thresholds
 
 TINY_TRAFFIC_NS = 300.0
@@ -29,10 +30,13 @@ def floor_ns(kernels: pl.DataFrame, *, memory_bandwidth: float | None, threshold
 
 
 def charge_compute(pieces: pl.DataFrame, *, floor: float, memory_bandwidth: float | None) -> pl.DataFrame:
-    """Charges of other compute kernels: traffic to their family, then the floor, then a poor access pattern."""
+    """Charges of the compute kernels among the pieces: traffic to their family, then the floor, then a poor access pattern."""
+    measures = ("kind", "family", "duration_ns", "length_ns", "visible_ns", "part", "bytes_moved")
     seen = pl.when(pl.col("length_ns") > 0).then(pl.col("visible_ns") / pl.col("length_ns")).otherwise(1.0)
     traffic = 1e9 * pl.col("bytes_moved") * pl.col("part") * seen
-    rows = pieces.with_columns(memory_ns=traffic / memory_bandwidth if memory_bandwidth else pl.lit(None, pl.Float64))
+    rows = of_class(pieces, COMPUTE, *measures).with_columns(
+        memory_ns=traffic / memory_bandwidth if memory_bandwidth else pl.lit(None, pl.Float64)
+    )
     opaque = rows.filter(pl.col("kind") == "graph")
     kernels = rows.filter(pl.col("kind") != "graph")
     return pl.concat(
@@ -88,8 +92,9 @@ def direction() -> pl.Expr:
 
 
 def charge_copies(pieces: pl.DataFrame, *, thresholds: Thresholds) -> pl.DataFrame:
-    """Charges of copies and memsets that nothing hides."""
-    rows = pieces.with_columns(direction=pl.when(pl.col("kind") == "set").then(pl.lit("d2d")).otherwise(direction()))
+    """Charges of the copies and memsets among the pieces that nothing hides."""
+    rows = of_class(pieces, COPY, "kind", "bytes", "end_ns")
+    rows = rows.with_columns(direction=pl.when(pl.col("kind") == "set").then(pl.lit("d2d")).otherwise(direction()))
     small = pl.col("bytes").fill_null(0) < thresholds.small_copy_bytes
     out = rows.filter((pl.col("direction") == "d2h") & ~small)
     back = _brought_back(rows.filter(pl.col("direction") == "h2d"), out)
