@@ -30,6 +30,7 @@ from trace_doctor.work.ancestors import at
 
 QUEUE_BACK_PRESSURE = "Command Buffer Full"
 """Overhead of this name lies inside launch calls: the queue was full, the profiler did nothing."""
+RANGE = ("thread", "start_ns", "duration_ns", "name")
 BETWEEN_RANGES = "(between recorded ranges)"
 DISPATCHER_OP = r"^\w[\w.]*::"
 
@@ -206,10 +207,11 @@ def _host_states(trace: Trace, launches: pl.DataFrame, thresholds: Thresholds) -
     rows = states()
     threads = launches["thread"].unique().to_list()
     first_launch_ns = pl.lit(launches["start_ns"].min(), pl.Int64)
-    allocations = trace.calls.filter(pl.col("kind").is_in(["malloc", "free"]) & pl.col("thread").is_in(threads))
+    is_allocation = pl.col("kind").is_in(["malloc", "free"]) & pl.col("thread").is_in(threads)
+    allocations = trace.calls.select(*RANGE, "kind").filter(is_allocation)
     is_start = (pl.col("duration_ns") >= thresholds.initialisation_ns) | (pl.col("start_ns") < first_launch_ns)
     own = trace.annotations.filter((pl.col("kind") == "user") & pl.col("thread").is_in(threads))
-    ranges = trace.ops.filter(pl.col("thread").is_in(threads))
+    ranges = keep(trace.ops.select(RANGE), pl.col("thread").is_in(threads))
     parts = [
         _ranges(
             allocations,
@@ -254,7 +256,8 @@ def _matching(frame: pl.DataFrame) -> pl.DataFrame:
         names = names.with_columns(
             pl.when(hit).then(states().index(row)).otherwise("class").cast(pl.Int32).alias("class")
         )
-    return frame.join(names.filter(pl.col("class").is_not_null()).drop("text"), on="name")
+    found = names.filter(pl.col("class").is_not_null()).drop("text")
+    return frame.filter(pl.col("name").is_in(found["name"].implode())).join(found, on="name")
 
 
 def _busy_launching(launches: pl.DataFrame, thresholds: Thresholds) -> pl.DataFrame:
@@ -300,10 +303,9 @@ def _innermost(split: pl.DataFrame, trace: Trace, host_code: int) -> pl.Series:
     middle = pl.col("start_ns") + (pl.col("end_ns") - pl.col("start_ns")) // 2
     points = split.with_row_index("row").filter(pl.col("state") == host_code)
     points = points.select("row", thread="launcher", start_ns=middle, duration_ns=pl.lit(0, pl.Int64))
-    columns = ["thread", "start_ns", "duration_ns", "name"]
-    own = trace.annotations.filter(pl.col("kind") != "overhead").select(columns)
-    ranges = pl.concat([trace.ops.select(columns), own])
-    ranges = ranges.filter(pl.col("thread").is_in(points["thread"].unique().to_list()))
+    own = trace.annotations.filter(pl.col("kind") != "overhead").select(RANGE)
+    ranges = pl.concat([trace.ops.select(RANGE), own])
+    ranges = keep(ranges, pl.col("thread").is_in(points["thread"].unique().to_list()))
     _, around = nest(ranges, points)
     found = pl.DataFrame({"row": points["row"], "name": ranges["name"].gather(around)})
     return split.with_row_index("row").select("row").join(found, on="row", how="left", maintain_order="left")["name"]
