@@ -18,7 +18,7 @@ from trace_doctor.errors import NothingToAnalyzeError
 from trace_doctor.fixes import registry
 from trace_doctor.hardware import devices
 from trace_doctor.hardware.devices import Device
-from trace_doctor.loaders import source, steps
+from trace_doctor.loaders import source, sparing, steps
 from trace_doctor.options import Options
 from trace_doctor.report import Report
 from trace_doctor.trace import Trace, Window
@@ -78,15 +78,11 @@ def examine(trace: Trace, options: Options) -> list[Analysis]:
     if not lasting:
         msg = "no GPU activity took any time, so there is nothing to account for"
         raise NothingToAnalyzeError(msg, where=trace.meta.path, hint="record more of the run, or use --whole-trace")
+    activities = describe(trace)
     return [
-        _examine_gpu(trace, window, activities, options)
-        for activities in sorted(describe(trace).partition_by("device"), key=_number)
-        if _number(activities) in lasting
+        _examine_gpu(trace, window, number, sparing.keep(activities, pl.col("device") == number), options)
+        for number in sorted(lasting)
     ]
-
-
-def _number(activities: pl.DataFrame) -> int:
-    return int(activities["device"][0])
 
 
 def describe(trace: Trace) -> pl.DataFrame:
@@ -106,8 +102,7 @@ def describe(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _examine_gpu(trace: Trace, window: Window, activities: pl.DataFrame, options: Options) -> Analysis:
-    number = _number(activities)
+def _examine_gpu(trace: Trace, window: Window, number: int, activities: pl.DataFrame, options: Options) -> Analysis:
     info = trace.meta.devices[number]
     device = devices.identify(info, options)
     peak_dtype = devices.default_peak_dtype(device)

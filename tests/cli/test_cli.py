@@ -16,6 +16,7 @@ from tests.loaders.events import document, step, write
 from tests.reporter import samples
 from trace_doctor.cli import COMMANDS
 from trace_doctor.cli.analyze import analyze
+from trace_doctor.cli.running import polars_threads
 from trace_doctor.errors import InputError
 from trace_doctor.options import Options, Thresholds
 from trace_doctor.report import Report, from_json, to_json
@@ -416,3 +417,14 @@ def test_a_post_mortem_is_a_markdown_document(run: Run, tmp_path: Path) -> None:
     assert [Path(file).read_text().startswith(start) for file in files] == [True, False]
     ran = run("analyze", "t.json", "--post-mortem", "--json")
     assert (ran.code, "--post-mortem is a Markdown document, and none is written" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (8, 4), (128, 4)])
+def test_polars_gets_few_threads(cores: int, threads: int) -> None:
+    assert polars_threads(cores) == threads
+
+
+def test_your_own_number_of_threads_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLARS_MAX_THREADS", "3")
+    code = "import os; from trace_doctor.cli import running; running._run = lambda _: print(os.environ['{}']); running.main()"
+    assert python(code.format("POLARS_MAX_THREADS")) == "3\n"

@@ -18,14 +18,21 @@ from trace_doctor.errors import TraceDoctorError
 COULD_NOT = 2
 BUG = 101
 INTERRUPTED = 130
+MOST_THREADS = 4
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 2 could not be done, 101 a bug, 130 interrupted (docs/reference/cli.md)."""
     _open_streams()
+    os.environ.setdefault("POLARS_MAX_THREADS", str(polars_threads(os.cpu_count() or 1)))
     with suppress(ValueError):  # signals are the main thread's
         signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(_run(arguments))
+
+
+def polars_threads(cores: int) -> int:
+    """How many threads Polars gets, which by itself takes a core each and with more than a few only costs CPU time and memory here."""
+    return max(1, min(MOST_THREADS, cores // 2))
 
 
 def _open_streams() -> None:
