@@ -32,6 +32,7 @@ QUEUE_BACK_PRESSURE = "Command Buffer Full"
 """Overhead of this name lies inside launch calls: the queue was full, the profiler did nothing."""
 RANGE = ("thread", "start_ns", "duration_ns", "name")
 BETWEEN_RANGES = "(between recorded ranges)"
+EVER = pl.lit(value=True)
 DISPATCHER_OP = r"^\w[\w.]*::"
 
 
@@ -142,19 +143,20 @@ def _around_the_launch(ended: pl.DataFrame, thresholds: Thresholds) -> pl.DataFr
     late = pl.max_horizontal(g0, l1)
     blocked = l0 + thresholds.blocked_call_ns
     soon = pl.min_horizontal(g1, late + thresholds.device_gap_ns)
-    running = ended.filter(~pl.col("is_launched"))
+    launched, running = pl.col("is_launched"), ~pl.col("is_launched")
     parts = [
         (running, charges.LAUNCH_BOUND, pl.max_horizontal(g0, l0), pl.min_horizontal(l1, g1, blocked)),
         (running, charges.BLOCKED_CALL, pl.max_horizontal(g0, blocked), pl.min_horizontal(l1, g1)),
         (running, charges.LAUNCH_BOUND, late, soon),
-        (ended.filter("is_launched"), charges.DEVICE_GAP, late, soon),
-        (ended, charges.NOT_STARTED, late + thresholds.device_gap_ns, g1),
+        (launched, charges.DEVICE_GAP, late, soon),
+        (EVER, charges.NOT_STARTED, late + thresholds.device_gap_ns, g1),
     ]
-    return pl.concat([_segments(frame, row, start, end) for frame, row, start, end in parts])
+    return pl.concat([_segments(ended, row, start, end, when=when) for when, row, start, end in parts])
 
 
-def _segments(frame: pl.DataFrame, row: Row, start: pl.Expr, end: pl.Expr) -> pl.DataFrame:
-    return frame.select(
+def _segments(frame: pl.DataFrame, row: Row, start: pl.Expr, end: pl.Expr, *, when: pl.Expr = EVER) -> pl.DataFrame:
+    charged = frame.lazy().filter(when & (start < end))
+    return charged.select(
         "name",
         "op_name",
         "activity",
@@ -163,7 +165,7 @@ def _segments(frame: pl.DataFrame, row: Row, start: pl.Expr, end: pl.Expr) -> pl
         wall=pl.lit(row.wall, pl.Categorical),
         cause=pl.lit(row.cause, pl.Categorical),
         basis=pl.lit(row.basis, pl.Categorical),
-    ).filter(pl.col("start_ns") < pl.col("end_ns"))
+    ).collect()
 
 
 def _host_segments(before: pl.DataFrame, trace: Trace, launches: pl.DataFrame, thresholds: Thresholds) -> pl.DataFrame:
@@ -303,9 +305,9 @@ def _innermost(split: pl.DataFrame, trace: Trace, host_code: int) -> pl.Series:
     middle = pl.col("start_ns") + (pl.col("end_ns") - pl.col("start_ns")) // 2
     points = split.with_row_index("row").filter(pl.col("state") == host_code)
     points = points.select("row", thread="launcher", start_ns=middle, duration_ns=pl.lit(0, pl.Int64))
-    own = trace.annotations.filter(pl.col("kind") != "overhead").select(RANGE)
-    ranges = pl.concat([trace.ops.select(RANGE), own])
-    ranges = keep(ranges, pl.col("thread").is_in(points["thread"].unique().to_list()))
+    own = trace.annotations.filter(pl.col("kind") != "overhead")
+    is_asked = pl.col("thread").is_in(points["thread"].unique().to_list())
+    ranges = pl.concat([keep(frame.select(RANGE), is_asked) for frame in (trace.ops, own)])
     _, around = nest(ranges, points)
     found = pl.DataFrame({"row": points["row"], "name": ranges["name"].gather(around)})
     return split.with_row_index("row").select("row").join(found, on="row", how="left", maintain_order="left")["name"]
